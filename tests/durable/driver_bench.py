@@ -222,7 +222,12 @@ class Host:
         await self.answer.wait()
         return self.replies.pop(0)
 
-    async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
+    checks_output = True
+
+    def plain_cell(self, command: RunTool) -> EffectReady | None:
+        return None
+
+    async def prepare(self, command: RunTool, begun: bool) -> Prepared:
         self.begun.append(begun)
         call_id = command.call.call_id
         if not command.ruled:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Protocol, TypeVar, assert_never
+from typing import Any, Final, Protocol, TypeVar, assert_never
 
 import msgspec
 
@@ -49,6 +49,7 @@ from standfast.model.session import SessionHead, TurnSummary
 from standfast.ports.session_store import CommitRefused, JournalEntry, Lease, QueuedInput, TurnCommit
 
 T = TypeVar("T")
+_UNCHECKED: Final = inputs.OutputCheck()
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -91,7 +92,7 @@ class TurnDriver:
         machine: TurnMachine,
         lease: Lease,
         host: EffectHost,
-        observer: TurnObserver,
+        observer: TurnObserver | None,
         services: DriverServices,
         *,
         replayed: Replayed | None = None,
@@ -166,7 +167,8 @@ class TurnDriver:
         if states := self._host.changed_states(given):
             self.journal.note_states(states)
         following = self.machine.feed(given)
-        self._observer.fed(given, following)
+        if self._observer is not None:
+            self._observer.fed(given, following)
         return following
 
     # Called from outside, on the loop of the turn
@@ -280,12 +282,13 @@ class TurnDriver:
             self._asking = False
 
     async def _run_tools(self, commands: list[RunTool]) -> list[Command]:
-        prepared = await self._interruptibly(self._prepare_all(commands))
+        plain = self._host.plain_cell(commands[0]) if len(commands) == 1 else None
+        prepared = [plain] if plain else await self._interruptibly(self._prepare_all(commands))
         if prepared is None:
             return [*commands]
         ready: list[EffectReady] = []
         # What plugins remember after these calls' hooks contains what they remember of results that came in.
-        following = self._feed_arrived()
+        following = self._feed_arrived() if self._inbox else []
         if following and any(isinstance(one, StopEffects) for one in following):
             return following
         for one in prepared:
@@ -316,7 +319,8 @@ class TurnDriver:
         for one in ready if self._interrupt is None else ():
             if one.pure:
                 self._pure.add(one.command.call.call_id)
-            self._observer.running(one.command)
+            if self._observer is not None:
+                self._observer.running(one.command)
             self._host.start(one, self._deliver)
         return following or await self._await_effects()
 
@@ -324,10 +328,11 @@ class TurnDriver:
         """Do everything that comes before the executions; plugins rule on several calls at once."""
         prepare, intents = self._host.prepare, self.journal.intents
         if len(commands) > 1 and not commands[0].ruled:
-            return await asyncio.gather(*(prepare(one, begun=one.key in intents) for one in commands))
+            begun = [bool(intents) and one.key in intents for one in commands]
+            return await asyncio.gather(*map(prepare, commands, begun))
         prepared = []
         for one in commands:
-            prepared.append(await prepare(one, begun=bool(intents) and one.key in intents))
+            prepared.append(await prepare(one, bool(intents) and one.key in intents))
         return prepared
 
     async def _await_effects(self) -> list[Command]:
@@ -386,12 +391,15 @@ class TurnDriver:
         self.journal.keys.add(key)
         passed = made[-1]  # a store that repeats a write makes it again
         following = self.machine.feed(passed)
-        self._observer.fed(passed, following)
+        if self._observer is not None:
+            self._observer.fed(passed, following)
         return following
 
     async def _complete(self, command: Checkpoint) -> list[Command] | Driven:
         """Finish the turn, unless the answer does not fit or something came in."""
-        output = await self._interruptibly(self._host.check_output(command.text))
+        output: inputs.OutputCheck | None = _UNCHECKED
+        if self._host.checks_output:
+            output = await self._interruptibly(self._host.check_output(command.text))
         if output is None:
             return [command]
         if command.held or output.problem is not None:
@@ -406,7 +414,7 @@ class TurnDriver:
                 inputs.Aborted(at_ms=self._now(), reason=StopReason.PLUGIN_ABORT, error=lost.error_object())
             )
         if isinstance(committed, Committed):
-            self.machine.feed(inputs.CheckpointPassed(at_ms=self._now(), kind=command.kind, output=output))
+            self.machine.finish(answer)
             return committed
         if committed.reason == "injected":
             return await self._pass(command, output)
@@ -418,10 +426,10 @@ class TurnDriver:
         await self._host.finalizing(outcome)
         if journal.flushes:
             await journal.end_flushing()
-        journal.require_lease()
         summary = self.machine.summary(outcome)
         kept = await self._host.kept(tolerant=tolerant)
-        journal.require_lease()
+        if journal.lost:
+            journal.require_lease()
         blobs = journal.take_blobs()
         commit = TurnCommit(
             turn_id=self.turn_id,

@@ -28,6 +28,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, ParamSpec, Protocol, TypeVar, assert_never
@@ -171,6 +172,8 @@ class TurnJournal:
     urgent = False
     """Whether something unsaved must be written before the next effect."""
     lost = False
+    held_until_ms: int | None = None
+    """Until then, by the boot-time clock, no other process may take the lease. `LeaseKeeper.hold` sets it."""
     _replaced = 0
     _blobs: tuple[port.Blob, ...] = ()
     _flush_timer: asyncio.TimerHandle | None = None
@@ -197,9 +200,6 @@ class TurnJournal:
         self.unsaved: list[
             port.JournalEntry | tuple[str, inputs.Input]
         ] = []  # inputs by their keys, not yet encoded
-        clock = services.clock
-        self.held_until_ms = clock.boot_ms() + lease.until_ms - clock.now_ms()
-        """Until then, by the boot-time clock, no other process may take the lease."""
         self._services = services
         self._host = host
         self.on_cancel: Callable[[], None] | None = on_cancel
@@ -345,7 +345,7 @@ class TurnJournal:
             try:
                 return await write(*args, **kwargs)
             except errors.StoreUnavailable as error:
-                left_s = (self.held_until_ms - self._services.clock.boot_ms()) / 1000
+                left_s = self._lease_left_s()
                 if not error.retryable or left_s <= 0:
                     raise
                 if pause_s == _FIRST_RETRY_S:
@@ -358,6 +358,12 @@ class TurnJournal:
                 await self._services.sleep(min(pause_s, left_s))
             self.require_lease()
             pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
+
+    def _lease_left_s(self) -> float:
+        """Return for how long no other process may take the lease."""
+        if self.held_until_ms is None:
+            return (self.lease.until_ms - self._services.clock.now_ms()) / 1000
+        return (self.held_until_ms - self._services.clock.boot_ms()) / 1000
 
 
 # Leases
@@ -471,14 +477,14 @@ class LeaseKeeper:
         self,
         new: port.NewTurn,
         owner: str,
-        backoff: Backoff,
+        backoff: Backoff | None,
         withdrawn: Callable[[], bool],
         take_up: Callable[[str], Awaitable[object]],
     ) -> port.Begun | port.Repeated | None:
         """Begin a turn as soon as its session is free; return None if it is *withdrawn* before.
 
         An unfinished turn of the session comes first: *take_up* continues it, and `TurnUnfinished` is raised
-        if it still waits. `SessionBusy` is raised when *backoff* runs out.
+        if it still waits. `SessionBusy` is raised when *backoff* runs out; without one, it waits for ever.
         """
         while not withdrawn():
             try:
@@ -488,6 +494,7 @@ class LeaseKeeper:
                     raise
                 await take_up(unfinished.turn_id)
             except errors.SessionBusy:
+                backoff = backoff or Backoff(math.inf)
                 if not await backoff.pause():
                     raise
         return None

@@ -258,7 +258,8 @@ class SessionGraph:
             )
         segment = grown(branch, session_id, segment_id, tuple(entries), model_calls)
         self.segments[segment_id] = segment
-        return self._move(session_id, moved(branch, segment))
+        found = self.branches[session_id] = moved(branch, segment)
+        return found
 
     def fork(self, session_id: str, new_id: str, at: str | None = None) -> Branch:
         """Add a session over the same history, up to the node *at*."""

@@ -91,6 +91,8 @@ class TurnAccount:
 
     def ledger(self, source: str) -> tuple[UsageEntry, ...]:
         """Return the turn's usage: a line per model under *source*, and the lines of the plugins' calls."""
+        if not self._by_model:
+            return self._plugin_usage
         own = [UsageEntry(source=source, model=model, usage=usage) for model, usage in self._by_model.items()]
         return add_to_ledger(tuple(own), self._plugin_usage) if self._plugin_usage else tuple(own)
 
@@ -271,17 +273,11 @@ def _mark(call: ToolCall, result: ToolMessage) -> str:
 
 
 class Stopwatch:
-    """The running time of a turn. `now_ms` is the time of the last input."""
+    """The running time of a turn. `now_ms` is the time of the last input, `last_ms` of the one before."""
 
-    now_ms = 0
+    now_ms = last_ms = 0
     _ran_ms = 0
     _since_ms: int | None = None
-    _last_ms = 0
-
-    def tick(self, at_ms: int) -> None:
-        """Set `now_ms` to the time of an input."""
-        self._last_ms = self.now_ms
-        self.now_ms = at_ms
 
     def start(self, at_ms: int) -> None:
         """Count time from *at_ms*, unless time is being counted already."""
@@ -295,7 +291,7 @@ class Stopwatch:
 
     def resume(self, at_ms: int) -> None:
         """Exclude the time since the previous input: the process died after it."""
-        self._count_until(self._last_ms)
+        self._count_until(self.last_ms)
         if self._since_ms is not None:
             self._since_ms = at_ms
 

@@ -83,13 +83,13 @@ class CallTable:
                 self.unsettled[self._count] = entry
         return tuple([entry.asked for entry in self._round.values()])
 
-    def add_cell(self, code: str) -> ToolCall:
-        """Begin a round with the cell that is a turn's own input."""
+    def add_cell(self, code: str) -> RunTool:
+        """Begin a round with the cell that is a turn's own input; return the command for it."""
         self._count += 1
         call = ToolCall(call_id=self._count, name=RUN_CODE, arguments={"code": code})
-        entry = _Call(call, RunTool(call, ruled=not self.asks_plugins))
-        self._round[self._count] = self.unsettled[self._count] = entry
-        return call
+        command = RunTool(call, ruled=not self.asks_plugins)
+        self._round[self._count] = self.unsettled[self._count] = _Call(call, command)
+        return command
 
     def rule(self, given: CallRuled) -> bool:
         """Apply the plugins' ruling on a call; a call is ruled on once."""

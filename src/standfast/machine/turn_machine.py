@@ -213,7 +213,8 @@ class TurnMachine:
 
     def feed(self, given: inputs.Input) -> list[Command]:
         """Apply one journaled input and return the commands to execute."""
-        self.account.watch.tick(given.at_ms)
+        watch = self.account.watch
+        watch.last_ms, watch.now_ms = watch.now_ms, given.at_ms
         if self.phase is Phase.ENDED or (
             self.phase is Phase.CLOSING and not isinstance(given, inputs.HooksRan)
         ):
@@ -288,9 +289,9 @@ class TurnMachine:
             self.code = given.code
             self.replied_at_ms = given.at_ms
             cell = self.calls.add_cell(given.code.code)
-            self._add(*given.injected, AssistantMessage(tool_calls=(cell,)))
+            self._add(*given.injected, AssistantMessage(tool_calls=(cell.call,)))
             self.phase = Phase.ACTING
-            return self.outstanding()
+            return [cell]
         assert given.message is not None
         self._add(*given.injected, given.message)
         if "before_turn" not in self._stages:
@@ -323,8 +324,8 @@ class TurnMachine:
             self.account.charge(given.ruling)
             self._closing = given.ruling
             if given.ruling.failure is not None:
-                return self._finish(Stopped(reason=StopReason.PLUGIN_ABORT, error=given.ruling.failure))
-            return self.outstanding() if self._ending is None else self._finish(self._ending)
+                return self.finish(Stopped(reason=StopReason.PLUGIN_ABORT, error=given.ruling.failure))
+            return self.outstanding() if self._ending is None else self.finish(self._ending)
         self._take(given.ruling)
         if (error := given.ruling.ends_turn) is not None:
             return self._abort(StopReason.PLUGIN_ABORT, error)
@@ -528,8 +529,10 @@ class TurnMachine:
     def _close_round(self) -> None:
         """Add the results to the history, in the order of the calls."""
         results = self.calls.close()
-        self._add(*[result for _, result in results])
-        self.account.progress.round_over(results)
+        for _, result in results:
+            self._add(result)
+        if self.code is None:
+            self.account.progress.round_over(results)
 
     def _pass(self, kind: inputs.CheckpointKind) -> list[Command]:
         self.phase = Phase.PASSING
@@ -552,7 +555,7 @@ class TurnMachine:
     def _end(self, outcome: Ended) -> list[Command]:
         """End the turn, after its `after_turn` hooks have run."""
         if "after_turn" not in self._stages or (self._closing is not None and isinstance(outcome, Finished)):
-            return self._finish(outcome)
+            return self.finish(outcome)
         self.phase = Phase.CLOSING
         self.account.watch.stop()
         self._ending = outcome
@@ -560,7 +563,8 @@ class TurnMachine:
         self._closings += 1
         return self.outstanding()
 
-    def _finish(self, outcome: Ended) -> list[Command]:
+    def finish(self, outcome: Ended) -> list[Command]:
+        """End the turn; the driver calls it once a commit has finished the turn."""
         if self._closing is not None:
             self._add(*self._closing.events)
         if isinstance(outcome, FrameSwitched):

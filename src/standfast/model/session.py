@@ -183,6 +183,11 @@ class SessionHead(HoldsSessionIds, frozen=True, kw_only=True):
     blocked: Blocked | None = None
     code: CodeSettings | None = None
 
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+        if self.forked_from is not None:
+            check_session_id(self.forked_from)
+
     @property
     def tenant(self) -> str:
         """The tenant that owns the session, by the prefix of its id or by its metadata; "" if none does."""
@@ -291,7 +296,7 @@ class Segment(HoldsSessionIds, frozen=True, kw_only=True, gc=False):
     @property
     def leaf(self) -> str:
         """The id of the last node."""
-        return node_id(self.segment_id, len(self.entries) - 1)
+        return f"{self.segment_id}.{len(self.entries) - 1}"
 
 
 class Node(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -64,7 +64,8 @@ class SandboxExecutor:
     report: CellReport | None = None
     """The report of the turn's cell, once that has ended."""
     _turn: TurnContext | None = None
-    _input: CodeInput
+    given: CodeInput
+    """The input of the turn."""
     _cancelled: ErrorObject | None = None
     _left: tuple[int, bytes | None] | None = None
     """The call and the variables of a cell whose result was not taken in yet."""
@@ -75,7 +76,7 @@ class SandboxExecutor:
     _wall_used_ms = 0
 
     def __init__(self, engine: CodeEngine, settings: CodeSettings) -> None:
-        self._engine = engine
+        self.engine = engine
         self._memory = CodeMemory(language=settings.language, engine=settings.engine)
 
     def replace_state(self, state: bytes) -> None:
@@ -92,7 +93,7 @@ class SandboxExecutor:
 
     def begin(self, turn: TurnContext, given: CodeInput) -> None:
         """Serve *turn*, whose input is *given*, until `stop`."""
-        self._turn, self._input = turn, given
+        self._turn, self.given = turn, given
         self.report = self._cancelled = self._left = None
 
     def cancel(self, error: ErrorObject) -> None:
@@ -106,16 +107,14 @@ class SandboxExecutor:
     def resume(self, command: ContinueCell, deliver: Deliver) -> None:
         """Start the cell, give it its next result, or run it again if it is unknown here."""
         if self.running is not None:
-            self.running.context.resume(command)
+            self.running.resume(command)
             return
-        turn = self._turn
-        assert turn is not None
-        context = CellContext(turn, command, deliver)
-        cell = self.running = SandboxCell(context, self._engine, self._input, self._take)
+        assert self._turn is not None
+        cell = self.running = SandboxCell(self, self._turn, command, deliver)
         if self._cancelled is not None:
             cell.stop(self._cancelled)
         memory = self._memory  # most runs have no suspended cell
-        suspended = memory.suspended and memory.suspended_in(context.turn_id, context.call_id)
+        suspended = memory.suspended and memory.suspended_in(cell.turn_id, cell.call_id)
         cell.start(memory.state, suspended or None)
 
     def settled(self, call_id: int) -> None:
@@ -139,7 +138,7 @@ class SandboxExecutor:
             if error.code == Code.MEMORY_EXCEEDED:
                 problem = error.error_object()
                 self.report = self.parked_report(problem, hard=True)
-                return cell.context.settled(error=problem, gives_up_calls=True)
+                return cell.settled(error=problem, gives_up_calls=True)
             suspended = None
         self._memory, self.dirty = msgspec.structs.replace(self._memory, suspended=suspended), True
         return None
@@ -151,13 +150,13 @@ class SandboxExecutor:
         if cell is not None:
             cell.close()
 
-    def _take(self, cell: SandboxCell, end: CellEnd | Exception) -> None:
+    def take(self, cell: SandboxCell, end: CellEnd | Exception) -> None:
         """Deliver the result of a cell that has ended, or failed with an exception."""
-        self.running, context = None, cell.context
+        self.running = None
         if isinstance(end, Exception):
             if not isinstance(end, StandfastError):
                 end = PluginFailed("sandbox", "execute_code", described(end))
-            context.deliver(context.settled(error=end.error_object()))
+            cell.deliver(cell.settled(error=end.error_object()))
             return
         report = self.report = CellReport(
             index=0,
@@ -173,10 +172,10 @@ class SandboxExecutor:
             instructions=end.instructions,
             calls_made=cell.calls_made,
         )
-        self._left = (context.call_id, end.state)
-        value, attachments = kept_report(report, context.keep)
-        context.deliver(
-            context.settled(
+        self._left = (cell.call_id, end.state)
+        value, attachments = kept_report(report, cell.keep)
+        cell.deliver(
+            cell.settled(
                 value=value,
                 error=report.error,
                 attachments=attachments,
@@ -220,7 +219,7 @@ class SandboxExecutor:
         if memory.version != STATE_VERSION:
             raise PluginStateLost("code", "restore", f"the variables have format {memory.version}")
         if memory.state:
-            self._engine.names(memory.state)  # refuses what it cannot read, or what another build has made
+            self.engine.names(memory.state)  # refuses what it cannot read, or what another build has made
         self._memory, self.dirty = memory, False
 
 
@@ -231,32 +230,27 @@ def _engine_limits(limits: SessionLimits) -> SessionLimits:
     return msgspec.structs.replace(limits, max_external_calls=calls)
 
 
-class SandboxCell:
+class SandboxCell(CellContext):
     """The cell of one turn without a model. It computes on the thread of the turn's loop.
 
-    Only `stop` may be called from other threads. *over* is called once, with its end or with an exception,
-    unless the cell is suspended or closed before.
+    Only `stop` may be called from other threads. The executor's `take` is called once, with its end or with
+    an exception, unless the cell is suspended or closed before.
     """
 
     _run: CellRun | None = None
     _deadline: asyncio.TimerHandle | None = None
     _stopped: ErrorObject | None = None
     _forced = False
-    _heard = 0
+    _taken = 0
     _wall_before_ms = 0
     calls_made = 0
 
     def __init__(
-        self,
-        context: CellContext,
-        engine: CodeEngine,
-        given: CodeInput,
-        over: Callable[[SandboxCell, CellEnd | Exception], None],
+        self, executor: SandboxExecutor, turn: TurnContext, command: ContinueCell, deliver: Deliver
     ) -> None:
-        self.context = context
-        self._engine = engine
-        self._given = given
-        self._over = over
+        super().__init__(turn, command, deliver)
+        self._executor = executor
+        self._given = executor.given
         self._loop = asyncio.get_running_loop()
         self._unanswered: set[int] = set()
         self._answers: list[tuple[int, CallAnswer]] = []
@@ -264,28 +258,28 @@ class SandboxCell:
 
     def start(self, state: bytes, suspended: Suspended | None) -> None:
         """Run the cell, from its beginning or from where it was *suspended*, until it ends or waits."""
-        ctx, given = self.context, self._given
+        given, engine = self._given, self._executor.engine
         try:
             if suspended is not None:
                 self.calls_made, self._wall_before_ms = suspended.calls_made, suspended.wall_used_ms
-                self._heard = suspended.heard
-                ctx.heard(suspended.heard)
-                made = enumerate(ctx.made(), 1)
+                self._taken = suspended.heard
+                self.heard(suspended.heard)
+                made = enumerate(self.made(), 1)
                 self._unanswered = {number for number, (_, settled) in made if settled is None}
                 self._watch_deadline()
             request = CellRequest(
-                key=ctx.session_id,
+                key=self.session_id,
                 code=given.code,
                 state=state,
                 paused=b"" if suspended is None else suspended.data,
                 limits=_engine_limits(given.limits),
-                functions=ctx.functions,
-                inputs=dict(given.inputs),
-                now_ms=ctx.now_ms,
-                seed=ctx.seed,
+                functions=self.functions,
+                inputs=given.inputs,
+                now_ms=self.now_ms,
+                seed=self.seed,
             )
-            self._engine.prepare()
-            run = self._run = self._engine.open(request)
+            engine.prepare()
+            run = self._run = engine.open(request)
             self._started = time.monotonic()
             if self._stopped is not None:
                 run.stop(self._stopped)
@@ -310,14 +304,14 @@ class SandboxCell:
 
     def suspend(self) -> Suspended:
         """Suspend a cell that waits for calls, and free its worker."""
-        used_ms, ctx = self.wall_used_ms(), self.context
+        used_ms = self.wall_used_ms()
         run, self._run = self._run, None
         self._forget_deadline()
         assert run is not None
         return Suspended(
-            turn_id=ctx.turn_id,
-            call_id=ctx.call_id,
-            heard=self._heard,
+            turn_id=self.turn_id,
+            call_id=self.call_id,
+            heard=self._taken,
             data=run.suspend(),
             calls_made=self.calls_made,
             wall_used_ms=used_ms,
@@ -345,19 +339,19 @@ class SandboxCell:
         if not isinstance(step, CellPause):
             self._end(step)
             return
-        limits, functions, allowed = self._given.limits, self.context.functions, []
+        limits, allowed = self._given.limits, []
         if self._deadline is None:
             self._watch_deadline()
         for call in step.calls:
             self._unanswered.add(call.number)
-            if call.name != SLEEP or functions.own(SLEEP) is None:
+            if call.name != SLEEP or self.functions.own(SLEEP) is None:
                 if self.calls_made >= limits.max_external_calls:
                     self.stop(calls_error(limits))
                     continue
                 self.calls_made += 1
             allowed.append(call)
         if self._stopped is None:
-            self.context.ask(allowed, self._hear)
+            self.ask(allowed, self._hear)
         else:
             self._end_if_standing()
 
@@ -371,7 +365,7 @@ class SandboxCell:
             for number, answer in answers:
                 if self._run is None or self._forced:
                     return  # it was suspended, or has ended
-                self._heard += 1
+                self._taken += 1
                 self._unanswered.discard(number)
                 self._give(self._run, number, answer)
         finally:
@@ -393,7 +387,7 @@ class SandboxCell:
         if self._run is not None:
             self.close()
         self._forget_deadline()
-        self._over(self, error)
+        self._executor.take(self, error)
 
     def _end(self, end: CellEnd) -> None:
         self._run = None
@@ -406,4 +400,4 @@ class SandboxCell:
             message = f"the run made more than {most} external calls, or slept more than {MAX_SLEEPS} times"
             error = msgspec.structs.replace(end.error, message=message)
             end = msgspec.structs.replace(end, error=error)
-        self._over(self, end)
+        self._executor.take(self, end)

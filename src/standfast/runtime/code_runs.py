@@ -204,7 +204,7 @@ class CodeRuns:
                 begun = await leases.begin(
                     new,
                     owner,
-                    Backoff(math.inf),
+                    None,
                     lambda: control.cancelled,
                     lambda turn_id: self._take_up(session, turn_id, control),
                 )
@@ -215,12 +215,11 @@ class CodeRuns:
                 raise SessionWaiting(session_id, [one.approval_id for one in waiting]) from None
             if begun is None:
                 return RunResult.failed(cancelled_error())
-            if isinstance(begun, Begun) and paused is not None:
-                return await self._drive(
-                    session, await self._parked(session, begun, paused), None, control, restored=True
-                )
             if isinstance(begun, Begun):
-                return await self._drive(session, begun, started, control)
+                if paused is None:
+                    return await self._drive(session, begun, started, control)
+                parked = await self._parked(session, begun, paused)
+                return await self._drive(session, parked, None, control, restored=True)
         finally:
             retire(owner)
         return await self._repeat(session, begun.record, control)
@@ -292,7 +291,7 @@ class CodeRuns:
                 session.head = begun.head
                 if journal or session.state_id != begun.head.state:
                     await session.refresh(journal)
-            turn = session.current = CodeTurn(self.services, begun, started, session.executor, session.memory)
+            turn = session.current = CodeTurn(self.services, begun, started, session.memory)
             control.admit(turn)
             leases.hold(turn)
             commands = turn.first
@@ -316,7 +315,7 @@ class CodeRuns:
 
     async def _conclude(self, session: CodeSession, turn: CodeTurn, driven: Driven) -> RunResult:
         """Return the result of a turn that has ended or waits."""
-        machine, executor = turn.machine, session.executor
+        machine, executor = turn.machine, session.memory.executor
         outcome, session_id, name = driven.summary.outcome, session.head.session_id, None
         records, code = machine.calls.records_by_call(), machine.code
         assert code is not None
@@ -513,8 +512,8 @@ class CodeRuns:
         assert isinstance(first, TurnStarted)
         entry = journaled_states(session.head, paused.journal).execution
         if entry is not None:
-            session.executor.restore_execution_state(read_execution(entry, paused.blobs))
-            session.executor.rename_suspended(turn_id)
+            session.memory.executor.restore_execution_state(read_execution(entry, paused.blobs))
+            session.memory.executor.rename_suspended(turn_id)
         journal = without_open_waits(first.turn_id, paused)
         await self._store.save(begun.lease, Save(turn_id=turn_id, entries=journal))
         session.state_id = begun.head.state

@@ -35,7 +35,6 @@ from standfast.model.session import (
     TurnState,
 )
 from standfast.plugins.plugin_states import (
-    ExecutionMemory,
     fetch_blobs,
     journaled_states,
     read_execution,
@@ -45,7 +44,7 @@ from standfast.plugins.plugin_states import (
 from standfast.ports.session_store import JournalEntry, SessionStore
 from standfast.protocols.code.memory import read_memory
 from standfast.runtime.code_executor import SandboxExecutor
-from standfast.runtime.code_turns import CodeTurn, SandboxServices
+from standfast.runtime.code_turns import CodeTurn, SandboxMemory, SandboxServices
 from standfast.runtime.sessions.approvals import list_approvals
 from standfast.sandbox.engine_kinds import find_kind
 from standfast.sandbox.snapshots import (
@@ -63,7 +62,7 @@ _CACHED_SESSIONS: Final = 256
 class CodeSession:
     """A session as this process knows it. It is used by the thread that holds `lock`."""
 
-    __slots__ = ("_services", "current", "executor", "head", "lock", "memory", "settings", "state_id")
+    __slots__ = ("_services", "current", "head", "lock", "memory", "settings", "state_id")
 
     def __init__(
         self, head: SessionHead, settings: CodeSettings, executor: SandboxExecutor, services: SandboxServices
@@ -71,10 +70,9 @@ class CodeSession:
         self._services = services
         self.head = head
         self.settings = settings
-        self.executor = executor
-        self.memory = ExecutionMemory(executor, "sandbox")
+        self.memory = SandboxMemory(executor, services.store)
         self.state_id: str | None = None
-        """The stored state that `executor` holds."""
+        """The stored state that the executor holds."""
         self.current: CodeTurn | None = None
         self.lock = threading.Lock()
 
@@ -97,14 +95,13 @@ class CodeSession:
         if entry is None:
             entry = (await read_state(store, head)).execution
         engine = self._services.engines.get(self.settings.engine)
-        self.executor = SandboxExecutor(engine.cells, self.settings)
-        self.memory = ExecutionMemory(self.executor, "sandbox")
+        self.memory = SandboxMemory(SandboxExecutor(engine.cells, self.settings), store)
         self.memory.restore(entry, {} if entry is None else await fetch_blobs(store, [entry]))
         self.state_id = head.state
 
     async def replace_variables(self, variables: bytes) -> None:
         """Store *variables*, the engine's bytes, in place of the session's own."""
-        self.executor.replace_state(variables)
+        self.memory.executor.replace_state(variables)
         changed = self.memory.changed()
         assert changed is not None
         entry, blobs = changed

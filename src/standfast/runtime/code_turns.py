@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-The turn has the same machine, driver, host and journal as an agent's, but no plugins and no model
-(`_NoPlugins`). It needs no event loop of the caller's: `run_blocking` drives the turn on the calling thread,
-and the cell computes there as well.
+The turn has the same machine, driver, host and journal as an agent's, but no model and no plugins:
+`SandboxMemory` is in their place. It needs no event loop of the caller's: `run_blocking` drives the turn on
+the calling thread, and the cell computes there as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import functools
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -112,8 +112,8 @@ class SandboxFunctions:
         return stub_text(self._registry)
 
 
-class _NoPlugins:
-    """The `TurnHooks` of a turn without plugins: it keeps blobs and the session's variables."""
+class SandboxMemory(ExecutionMemory):
+    """The `TurnHooks` of a session without plugins: it keeps the session's variables and a turn's blobs."""
 
     judges = False
     has_plugins_away = False
@@ -122,15 +122,16 @@ class _NoPlugins:
     complete = None
     tool_host = NO_HOST
 
-    def __init__(
-        self, loop: BlockingLoop, memory: ExecutionMemory, executor: SandboxExecutor, store: SessionStore
-    ) -> None:
-        self.spares = loop.spares
+    def __init__(self, executor: SandboxExecutor, store: SessionStore) -> None:
+        super().__init__(executor, "sandbox")
+        self.executor = executor
         self.read_blob = store.blob
-        self._memory = memory
-        self._executor = executor
-        self._blobs: list[Blob] = []
-        self._changed = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Serve another turn."""
+        self._blobs: tuple[Blob, ...] = ()
+        self._has_changed = False
 
     def charged(self, settled: T) -> T:
         return settled
@@ -146,7 +147,7 @@ class _NoPlugins:
 
     def keep_blob(self, data: bytes) -> str:
         digest = digest_bytes(data)
-        self._blobs.append(Blob(digest=digest, data=data))
+        self._blobs += (Blob(digest=digest, data=data),)
         return digest
 
     async def finalizing(self, outcome: Ended) -> None:
@@ -162,41 +163,31 @@ class _NoPlugins:
         """Do nothing: there is no plugin to ask."""
 
     def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
-        if not self._executor.dirty or (changed := self._memory.changed()) is None:
+        if not self.executor.dirty or (changed := self.changed()) is None:
             return ()
-        self._changed = True
-        self._blobs.extend(changed[1])
+        self._has_changed = True
+        self._blobs += changed[1]
         return (JournalEntry(key="execution", kind="state", body=encode_entry(changed[0])),)
 
     def take_blobs(self) -> tuple[Blob, ...]:
-        blobs, self._blobs = tuple(self._blobs), []
+        blobs, self._blobs = self._blobs, ()
         return blobs
 
     async def kept(self, *, tolerant: bool) -> Kept:
-        if not self._changed and not self._executor.dirty:
+        if not self._has_changed and not self.executor.dirty:
             return _NOTHING_KEPT
-        changed = self._memory.changed()
-        entry = self._memory.entry
-        assert entry is not None
-        return Kept(state_record(SessionState(execution=entry)), () if changed is None else changed[1])
+        changed = self.changed()
+        assert self.entry is not None
+        return Kept(state_record(SessionState(execution=self.entry)), () if changed is None else changed[1])
 
 
-class _NoObserver:
-    """The `TurnObserver` of a turn that nothing observes."""
-
-    def fed(self, given: Input, following: Sequence[Command]) -> None: ...
-
-    def running(self, command: RunTool) -> None: ...
-
-
-class _TraceObserver(_NoObserver):
+class _TraceObserver:
     """Feeds the spans of a turn if the sandbox keeps a trace."""
 
     def __init__(self, spans: TurnSpans) -> None:
-        self.fed = spans.fed  # type: ignore[method-assign]
+        self.fed = spans.fed
 
-
-_UNOBSERVED: Final = _NoObserver()
+    def running(self, command: RunTool) -> None: ...
 
 
 class RunLeases(LeaseKeeper):
@@ -301,7 +292,7 @@ class _CodeTurnContext(msgspec.Struct, kw_only=True):
     machine: TurnMachine
     dispatcher: Dispatcher
     executor: SandboxExecutor
-    hooks: _NoPlugins
+    hooks: SandboxMemory
     session_id: str
     turn_id: str
     history: tuple[Message, ...] = ()
@@ -318,10 +309,10 @@ class CodeTurn:
         services: SandboxServices,
         begun: Begun | Takeover,
         started: TurnStarted | None,
-        executor: SandboxExecutor,
-        memory: ExecutionMemory,
+        memory: SandboxMemory,
     ) -> None:
         """Open a turn that has begun, with what it *started* with, or that was taken over."""
+        executor = memory.executor
         self.first: list[Command] = []
         """The commands that a new turn begins with."""
         replayed = None
@@ -341,7 +332,7 @@ class CodeTurn:
             machine=machine,
             dispatcher=services.dispatcher,
             executor=executor,
-            hooks=_NoPlugins(loop, memory, executor, services.store),
+            hooks=memory,
             session_id=begun.head.session_id,
             turn_id=machine.turn_id,
         )
@@ -353,7 +344,7 @@ class CodeTurn:
             machine,
             begun.lease,
             StandardHost(context, cells=executor),
-            _UNOBSERVED if self._spans is None else _TraceObserver(self._spans),
+            None if self._spans is None else _TraceObserver(self._spans),
             services,
             replayed=replayed,
         )
@@ -362,6 +353,7 @@ class CodeTurn:
         self._executor = executor
         self._loop = loop
         assert machine.code is not None
+        memory.begin()
         executor.begin(context, machine.code)
 
     def drive(self, commands: list[Command]) -> Coroutine[Any, Any, Driven]:

@@ -93,13 +93,12 @@ def text_problem(code: str) -> Diagnostic | None:
 class Output:
     """Collects printed text; drops what exceeds *limit* bytes, and calls *on_flood* far above the limit."""
 
-    _kept = _bytes = 0
-    truncated = False
-
     def __init__(self, limit: int, on_flood: Callable[[], None] | None) -> None:
         self._limit = limit
         self.on_flood = on_flood
-        self._parts: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._kept = self._bytes = 0
+        self.truncated = False
+        self._parts: dict[str, list[str]] = {}
 
     def forget(self, stdout: str = "", stderr: str = "") -> None:
         """Discard the collected text and start with *stdout* and *stderr*."""
@@ -112,12 +111,12 @@ class Output:
         self._bytes += len(data)
         room = self._limit - self._kept
         if len(data) <= room:
-            self._parts[stream].append(text)
+            self._parts.setdefault(stream, []).append(text)
             self._kept += len(data)
         else:
             self.truncated = True
             if room > 0:
-                self._parts[stream].append(data[:room].decode("utf-8", "ignore"))
+                self._parts.setdefault(stream, []).append(data[:room].decode("utf-8", "ignore"))
                 self._kept = self._limit
         if self._bytes > FLOOD_FACTOR * self._limit and self.on_flood is not None:
             self.on_flood()
@@ -125,7 +124,8 @@ class Output:
     def so_far(self) -> CellOutput:
         if not self._bytes and not self.truncated:
             return NOTHING_PRINTED
-        return CellOutput("".join(self._parts["stdout"]), "".join(self._parts["stderr"]), self.truncated)
+        stdout, stderr = ("".join(self._parts.get(stream, ())) for stream in ("stdout", "stderr"))
+        return CellOutput(stdout, stderr, self.truncated)
 
 
 class SteppedCells(ABC):
@@ -206,8 +206,8 @@ class SteppedCell:
     def __init__(self, request: CellRequest, engine: SteppedCells) -> None:
         self.request = request
         self._engine = engine
-        self._limits = limits = request.limits
-        self.output = Output(limits.max_stdout_bytes, lambda: self.stop(run_errors.stdout_error(limits)))
+        self._limits = request.limits
+        self.output = Output(request.limits.max_stdout_bytes, self._flooded)
         self._began_ms = self.now_ms = request.now_ms
         self._started = time.monotonic()
         self._using = threading.Lock()
@@ -482,6 +482,9 @@ class SteppedCell:
     def _measure(self) -> None:
         if (peak := self._stepper.memory_peak_bytes()) is not None:
             self._memory_peak = max(peak, self._memory_peak or 0)
+
+    def _flooded(self) -> None:
+        self.stop(run_errors.stdout_error(self._limits))
 
     def _time_is_over(self) -> None:
         error = run_errors.wall_error(self._limits)

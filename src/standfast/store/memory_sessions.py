@@ -262,32 +262,39 @@ class MemorySessionStore:
             self._tables.add_state(row, state)
         if entries:
             row.segments.append(segment_id)
-            if (key := rules.state_key(row.head.state)) is not None:
+            if row.head.state is not None and (key := rules.state_key(row.head.state)) is not None:
                 self._tables.segment_states[segment_id] = key
         return row.head
 
     # Turns
 
     async def begin(self, turn: port.NewTurn, claimant: port.Claimant) -> port.Begun | port.Repeated:
-        tables = self._tables
+        tables, key = self._tables, turn.idempotency_key
         with self._lock:
             row = tables.row(turn.session_id)
-            if (earlier := self._earlier(turn)) is not None:
-                return port.Repeated(record=earlier)
+            if key is not None and (known := tables.keys.get((turn.session_id, key))) is not None:
+                rules.require_same_input(tables.turns[known], turn)
+                return port.Repeated(record=tables.turns[known])
+            if turn.turn_id in tables.turns:
+                raise errors.IdempotencyConflict(turn.turn_id)
             if (unfinished := row.open) is not None:
                 free = self._is_free(unfinished, rules.lease_time(claimant))
                 raise rules.refuse_second_turn(unfinished.record, _owner(unfinished), free)
-            consumed = row.consumed(turn.consumes)
-            injected = tuple(item for item in row.injected() if item not in consumed)
+            consumed = () if turn.consumes is None else row.consumed(turn.consumes)
+            injected = row.injected() if row.inputs else ()
+            if consumed and injected:
+                injected = tuple(item for item in injected if item not in consumed)
             body = turn.make_input(row.head, injected)
-            tables.add_blobs(turn.blobs)
-            tables.claim(row, consumed + injected)
+            if turn.blobs:
+                tables.add_blobs(turn.blobs)
+            if consumed or injected:
+                tables.claim(row, consumed + injected)
             record, lease = rules.new_record(turn, claimant.now_ms), self._lease(turn.session_id, claimant)
             row.open = tables.open[turn.turn_id] = OpenTurn(record, body, lease)
             row.turns.append(turn.turn_id)
             tables.turns[turn.turn_id] = record
-            if turn.idempotency_key is not None:
-                tables.keys[turn.session_id, turn.idempotency_key] = turn.turn_id
+            if key is not None:
+                tables.keys[turn.session_id, key] = turn.turn_id
             return port.Begun(lease=lease, head=row.head, record=record, input=body)
 
     async def take_over(self, turn_id: str, claimant: port.Claimant) -> port.Takeover:
@@ -319,7 +326,8 @@ class MemorySessionStore:
     async def commit(self, lease: port.Lease, commit: port.TurnCommit) -> SessionHead | port.CommitRefused:
         with self._lock:
             row, turn = self._held(lease, commit.turn_id)
-            refused = rules.refuse_commit(commit, turn.record.cancel_requested, bool(row.injected()))
+            injected = bool(row.inputs and row.injected())
+            refused = rules.refuse_commit(commit, turn.record.cancel_requested, injected)
             return refused or self._commit(row, turn, commit)
 
     async def renew(self, leases: tuple[port.Lease, ...], now_ms: int, lease_ms: int) -> port.Renewed:
@@ -425,18 +433,6 @@ class MemorySessionStore:
             self._tables.change(turn, msgspec.structs.replace(turn.record, cancel_requested=True))
             return True
 
-    def _earlier(self, turn: port.NewTurn) -> TurnRecord | None:
-        """The turn that this one repeats."""
-        tables, key = self._tables, turn.idempotency_key
-        known = None if key is None else tables.keys.get((turn.session_id, key))
-        if known is None:
-            if turn.turn_id in tables.turns:
-                raise errors.IdempotencyConflict(turn.turn_id)
-            return None
-        record = tables.turns[known]
-        rules.require_same_input(record, turn)
-        return record
-
     def _lease(self, session_id: str, claimant: port.Claimant) -> port.Lease:
         self._fence += 1
         return rules.lease_for(session_id, claimant, self._fence)
@@ -487,7 +483,7 @@ class MemorySessionStore:
 
     def _commit(self, row: SessionRow, turn: OpenTurn, commit: port.TurnCommit) -> SessionHead:
         tables = self._tables
-        enqueued = tables.not_known(commit.enqueue)
+        enqueued = tables.not_known(commit.enqueue) if commit.enqueue else []
         self._append(
             row,
             commit.turn_id,
@@ -497,12 +493,14 @@ class MemorySessionStore:
             usage=commit.usage,
             state=commit.state,
         )
-        tables.add_blobs(commit.blobs)
+        if commit.blobs:
+            tables.add_blobs(commit.blobs)
         tables.change(turn, rules.ended(turn.record, commit.summary, commit.now_ms))
         if commit.journal is not None:
             tables.keep_journal(commit.turn_id, turn.input, (*turn.journal, *commit.journal))
         tables.close_turn(row, turn)
-        for item in row.injected():  # what missed the last checkpoint starts a turn of its own, in its place
+        # What missed the last checkpoint starts a turn of its own, in its place.
+        for item in row.injected() if row.inputs else ():
             assert row.inputs is not None
             queued = msgspec.structs.replace(item, kind="queue")
             tables.inputs[item.input_id] = row.inputs[item.input_id] = queued

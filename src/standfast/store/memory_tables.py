@@ -93,10 +93,8 @@ class SessionRow(msgspec.Struct, gc=False):
             return ()
         return tuple(item for item in self.inputs.values() if item.kind == "inject")
 
-    def consumed(self, input_id: str | None) -> tuple[QueuedInput, ...]:
-        """The input that a turn is for, if it is for one."""
-        if input_id is None:
-            return ()
+    def consumed(self, input_id: str) -> tuple[QueuedInput, ...]:
+        """The input that a turn is for."""
         if self.inputs is None or input_id not in self.inputs:
             raise InputNotFound(input_id)
         return (self.inputs[input_id],)

@@ -206,7 +206,7 @@ class Spares:
     def take(self, loop: asyncio.AbstractEventLoop) -> _Rest:
         while self._free:
             rest = self._free.pop()
-            if rest.serves(loop):
+            if rest.loop is loop and not rest.task.cancelling():
                 return rest
         return _Rest(loop)
 
@@ -214,7 +214,7 @@ class Spares:
         free = self._free.copy()
         self._free.clear()
         loop = asyncio.get_running_loop()
-        tasks = [rest.task for rest in free if rest.serves(loop)]
+        tasks = [rest.task for rest in free if rest.loop is loop and not rest.task.cancelling()]
         for rest in free:
             rest.let_go()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -223,10 +223,10 @@ class Spares:
 class _Rest:
     """The rest of some work after its first step, for a task that waits for it."""
 
-    __slots__ = ("_context", "_loop", "_pending", "_wake", "_work", "task")
+    __slots__ = ("_context", "_pending", "_wake", "_work", "loop", "task")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._wake: asyncio.Future[None] = loop.create_future()
         self._pending: Any = _NOT_OVER
         self._work: Coroutine[Any, Any, Any]
@@ -235,17 +235,13 @@ class _Rest:
         run.send(None)  # it has begun: a cancellation that comes first then reaches the work
         self.task: asyncio.Task[Any] = loop.create_task(run, context=Context())
 
-    def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether the task still waits, on this loop."""
-        return self._loop is loop and not self.task.cancelling()
-
     def take_over(self, work: Coroutine[Any, Any, Any], context: Context, pending: Any) -> None:
         self._work, self._context, self._pending = work, context, pending
         self.let_go()
 
     def let_go(self) -> None:
         """Wake the task: it continues the work that it has taken over, or ends."""
-        if not self._wake.done() and not self._loop.is_closed():
+        if not self._wake.done() and not self.loop.is_closed():
             self._wake.set_result(None)
 
     async def _run(self) -> Any:
@@ -285,7 +281,7 @@ _loops: Final = threading.local()
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     """Run *work* to its end on this thread. An event loop that runs on it, as in a notebook, is blocked."""
     loop: BlockingLoop | None = getattr(_loops, "loop", None)
-    if loop is None or loop.is_running():
+    if loop is None or loop.running:
         loop = _loops.loop = BlockingLoop()  # type: ignore[abstract]
     return loop.run(work)
 
@@ -298,14 +294,14 @@ class BlockingLoop(asyncio.AbstractEventLoop):
         self._posted: queue.SimpleQueue[asyncio.Handle] = queue.SimpleQueue()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timers_made = 0
-        self._running = False
+        self.running = False
         self.spares = Spares()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* to its end, and every callback that is due until then."""
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
-        self._running = True
+        self.running = True
         try:
             started = Started(work, self.spares)  # most work is over after its first step
             if (task := started.task) is not None:
@@ -321,7 +317,7 @@ class BlockingLoop(asyncio.AbstractEventLoop):
                 self._step()
             return started.result()
         finally:
-            self._running = False
+            self.running = False
             asyncio._set_running_loop(outer)
 
     def _step(self) -> None:
@@ -390,7 +386,7 @@ class BlockingLoop(asyncio.AbstractEventLoop):
     get_debug = bool  # false, without a call: every handle asks
 
     def is_running(self) -> bool:
-        return self._running
+        return self.running
 
     def is_closed(self) -> bool:
         return False

@@ -226,25 +226,32 @@ class TurnCells:
 class CellContext:
     """The `CodeExecutionContext` of one cell."""
 
+    task: asyncio.Task[None] | None = None
+    _heard = 0
+    _waiting: Hear | None = None
+
     def __init__(self, turn: TurnContext, command: ContinueCell, deliver: Deliver) -> None:
         self.deliver = deliver
-        self.task: asyncio.Task[None] | None = None
         self.session_id = turn.session_id
         self.turn_id = turn.turn_id
         self.call_id = command.call.call_id
-        self.name = command.call.name
-        self.arguments = (command.arguments or command.call.arguments) or {}
         self.now_ms = turn.machine.replied_at_ms
-        self.seed = f"{turn.machine.nonce}.{self.turn_id}.{self.call_id}"
+        self.seed = f"{turn.machine.nonce}.{turn.turn_id}.{self.call_id}"
+        self.functions: CodeFunctions = turn.session.code_functions()
         self.threads = turn.services.threads
         self.output = turn.output
-        self.functions: CodeFunctions = turn.session.code_functions()
         self.read_blob = turn.hooks.read_blob
         self._turn = turn
         self._command = command
-        self._heard = 0
         self._numbers: dict[int, int] = {}
-        self._hear: Hear | None = None
+
+    @property
+    def name(self) -> str:
+        return self._command.call.name
+
+    @property
+    def arguments(self) -> dict[str, Json]:
+        return (self._command.arguments or self._command.call.arguments) or {}
 
     def request(self) -> ExecRequest:
         executor, code = self._turn.executor, str(self.arguments.get("code", ""))
@@ -280,7 +287,7 @@ class CellContext:
 
     def resume(self, command: ContinueCell) -> None:
         self._command = command
-        hear, self._hear = self._hear, None
+        hear, self._waiting = self._waiting, None
         if hear is not None:
             self._answer(hear)
 
@@ -307,7 +314,7 @@ class CellContext:
             return
         if not calls and len(command.made) <= self._heard:
             raise CodeExecutionRuntimeStopped("the code waits for something that never comes")
-        self._hear = hear
+        self._waiting = hear
         now_ms, number = self._turn.services.clock.now_ms(), self._heard + 1
         self.deliver(CellPaused(at_ms=now_ms, call_id=self.call_id, number=number, calls=tuple(called)))
 

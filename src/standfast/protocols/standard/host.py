@@ -114,6 +114,8 @@ class StandardHost:
 
             cells = TurnCells(turn)
         self._cells = cells
+        self._cell_tool = None if turn.executor is None else turn.executor.cell_tool
+        self.checks_output = turn.output is not None
         self._running: RunningCalls | None = None
         self._judging: set[asyncio.Task[None]] = set()
         self._unresolved: dict[str, StandfastError] = {}
@@ -137,8 +139,9 @@ class StandardHost:
 
     async def check_output(self, text: str) -> OutputCheck:
         output = self._turn.output
-        if output is None or not output.runs_code:
-            return OutputCheck() if output is None else output.check(text)
+        assert output is not None
+        if not output.runs_code:
+            return output.check(text)
         limit_s = self._turn.services.settings.hook_timeout_s
         try:
             async with asyncio.timeout(limit_s):
@@ -177,11 +180,20 @@ class StandardHost:
 
     # Before a call is executed
 
-    async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
+    def plain_cell(self, command: RunTool) -> EffectReady | None:
+        """Return a reply's only cell if it has nothing but code, which needs no check."""
+        if not self._is_cell(command.call) or command.granted is not None or not command.ruled:
+            return None
+        given = _arguments(command)
+        code = given.get("code")
+        is_plain = isinstance(code, str) and len(given) == 1 and len(code) < _MAX_PLAIN_CHARS
+        if not is_plain or (self._turn.machine.code is None and _is_second_cell(self._turn, command.call)):
+            return None
+        return EffectReady(command, True, None, pure=True)
+
+    async def prepare(self, command: RunTool, begun: bool) -> Prepared:
         if command.ruled:
-            if self._cells is not None and self._is_plain_cell(command):
-                return EffectReady(command, True, None, pure=True)
-            return await self._prepare(command, begun)
+            return self.plain_cell(command) or await self._prepare(command, begun)
         await self._resolve(command.call)
         try:
             side_effect = self._find(command.call).capability.side_effect
@@ -215,7 +227,7 @@ class StandardHost:
         return await self._judged(command, prepared) if isinstance(prepared, EffectSettled) else prepared
 
     async def _checked(self, tool: RegisteredTool, command: RunTool, begun: bool) -> Prepared:
-        is_cell = self._cells is not None and self._is_cell(command.call)
+        is_cell = self._is_cell(command.call)
         if is_cell and _is_second_cell(self._turn, command.call):
             error = ErrorObject(
                 code=Code.INVALID_ARGUMENT,
@@ -342,24 +354,14 @@ class StandardHost:
         if (error := self._unresolved.get(call.name)) is not None:
             raise error
         turn, executor = self._turn, self._turn.executor
-        if executor is not None and (call.parent or call.name == executor.cell_tool):
+        if executor is not None and (call.parent or call.name == self._cell_tool):
             own = turn.session.code_functions().own(call.name)
             if own is not None:
                 return own
         return turn.preamble.own.get(call.name) or turn.session.find_tool(call.name)
 
-    def _is_plain_cell(self, command: RunTool) -> bool:
-        """Return whether the call is a reply's only cell, and has nothing but code, which needs no check."""
-        if command.granted is not None or not self._is_cell(command.call):
-            return False
-        given = _arguments(command)
-        code = given.get("code")
-        is_plain = isinstance(code, str) and len(given) == 1 and len(code) < _MAX_PLAIN_CHARS
-        return is_plain and not _is_second_cell(self._turn, command.call)
-
     def _is_cell(self, call: ToolCall) -> bool:
-        executor = self._turn.executor
-        return executor is not None and call.name == executor.cell_tool and not call.parent
+        return not call.parent and call.name == self._cell_tool
 
     def _known(self, command: RunTool, settled: SettledCall) -> EffectSettled:
         return EffectSettled(as_input(command.call.call_id, settled, self._turn.services.clock.now_ms()))
@@ -394,7 +396,8 @@ class StandardHost:
 
     def start(self, ready: EffectReady, deliver: Deliver) -> None:
         call = ready.command.call
-        if self._cells is not None and self._is_cell(call):
+        if self._is_cell(call):
+            assert self._cells is not None
             self._cells.resume(ContinueCell(call, _executed_with(ready.command), (), (), 0), deliver)
             return
         if self._running is None:
