@@ -18,6 +18,7 @@ from standfast.testing.session_values import (
     a_head,
     a_save,
     a_wait,
+    an_entry,
     begin,
     claimant,
     new_turn,
@@ -93,5 +94,26 @@ def test_the_journals_of_the_turns_that_ended_last_are_kept() -> None:
             await keep_turn(store, f"t{number}")
         kept = [await store.turn_journal(f"t{number}") is not None for number in range(1_002)]
         assert kept == [False] * 2 + [True] * 1_000
+
+    asyncio.run(main())
+
+
+def test_large_journals_are_kept_up_to_a_size_and_always_the_last_one() -> None:
+    """Bug: a thousand journals were kept, however large."""
+
+    async def main() -> None:
+        store = MemorySessionStore()
+        await store.open_session(a_head("s1"))
+        for number in range(5):
+            await keep_turn(store, f"t{number}", an_entry("tool.1", b'"%s"' % (b"x" * 100_000)))
+        kept = [await store.turn_journal(f"t{number}") is not None for number in range(5)]
+        assert kept == [False, False, False, True, True]
+        await keep_turn(store, "t5", an_entry("tool.1", b'"%s"' % (b"x" * 1_000_000)))
+        assert await store.turn_journal("t4") is None
+        assert await store.turn_journal("t5") is not None
+        assert await store.drop_journals(2**60) == 1
+        await keep_turn(store, "t6", an_entry("tool.1", b'"%s"' % (b"x" * 100_000)))
+        await keep_turn(store, "t7")
+        assert await store.turn_journal("t6") is not None
 
     asyncio.run(main())

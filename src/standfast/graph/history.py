@@ -171,10 +171,12 @@ def cut(segment: Segment, index: int, before: str = INITIAL) -> Segment:
 def _back_from(lookup: Lookup, leaf: str) -> Iterator[Segment]:
     """Yield the segments from *leaf* to the root, each cut after the node that the path goes through."""
     for segment, index in _steps_from(lookup, leaf):
-        before = segment.frame
-        if segment.opens_frame and index + 1 < len(segment.entries):
-            before = INITIAL if segment.parent is None else frame_at(lookup, segment.parent)
-        yield cut(segment, index, before)
+        if index + 1 >= len(segment.entries):
+            yield segment
+        elif segment.opens_frame:
+            yield cut(segment, index, INITIAL if segment.parent is None else frame_at(lookup, segment.parent))
+        else:
+            yield cut(segment, index, segment.frame)
 
 
 def _steps_from(lookup: Lookup, leaf: str) -> Iterator[tuple[Segment, int]]:
@@ -318,18 +320,12 @@ def has_attachments(messages: Iterable[Message]) -> bool:
 
 def messages_of(segments: Sequence[Segment]) -> list[Message]:
     """Return the messages since the last `FrameOpened`, all if there is none, with every call answered."""
-    first, opening = 0, 0
-    for number, segment in enumerate(segments):
-        if segment.opens_frame:
-            opened = (i for i, entry in enumerate(segment.entries) if isinstance(entry.payload, FrameOpened))
-            first, opening = number, max(opened)
     messages: list[Message] = []
-    for entry in [entry for segment in segments[first:] for entry in segment.entries][opening:]:
-        payload = entry.payload
+    for payload in [entry.payload for segment in segments for entry in segment.entries]:
         if isinstance(payload, (UserMessage, AssistantMessage, ToolMessage)):
             messages.append(payload)
         elif isinstance(payload, FrameOpened):
-            messages.extend(payload.switch.seed)
+            messages = list(payload.switch.seed)
     return answered(messages)
 
 
@@ -338,12 +334,12 @@ def answered(messages: list[Message]) -> list[Message]:
     open_calls: dict[int, ToolCall] = {}
     whole: list[Message] = []
     for message in messages:
-        if isinstance(message, ToolMessage):
+        if type(message) is ToolMessage:
             if open_calls.pop(message.call_id, None) is None:
                 continue  # the result's call is not among the messages
         elif open_calls:
             whole.extend(_cut_off(open_calls))
-        if isinstance(message, AssistantMessage) and message.tool_calls:
+        if type(message) is AssistantMessage and message.tool_calls:
             open_calls = {call.call_id: call for call in message.tool_calls}
         whole.append(message)
     whole.extend(_cut_off(open_calls))

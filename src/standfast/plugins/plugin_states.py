@@ -23,6 +23,7 @@ import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import lru_cache
 from operator import attrgetter
 from typing import Final, Protocol
 
@@ -203,6 +204,19 @@ def snapshot_of(plugin: StatefulPlugin) -> tuple[PluginSnapshotEntry, list[Blob]
     return entry, writer.blobs
 
 
+@lru_cache(maxsize=256)
+def _no_states(plugins: tuple[tuple[str, str], ...]) -> PluginSessionSnapshot:
+    """Return empty entries for plugins with these ids and versions, shared by the sessions that have them."""
+    return PluginSessionSnapshot(
+        plugins={
+            name: PluginSnapshotEntry(
+                meta=PluginSnapshotMeta(plugin_id=name, plugin_version=version, revision=0)
+            )
+            for name, version in plugins
+        }
+    )
+
+
 class PluginStates:
     """The states of a session's plugins."""
 
@@ -378,14 +392,10 @@ class PluginStates:
 
     def filled_up(self, stored: PluginSessionSnapshot) -> PluginSessionSnapshot:
         """Return *stored* with empty entries for the plugins that had no state."""
-        empty = {
-            plugin.id: PluginSnapshotEntry(
-                meta=PluginSnapshotMeta(plugin_id=plugin.id, plugin_version=plugin.version, revision=0)
-            )
-            for plugin in self.plugins
-            if plugin.id not in stored.plugins
-        }
-        return PluginSessionSnapshot(plugins={**stored.plugins, **empty}) if empty else stored
+        empty = _no_states(tuple([(it.id, it.version) for it in self.plugins if it.id not in stored.plugins]))
+        if not stored.plugins:
+            return empty
+        return PluginSessionSnapshot(plugins={**stored.plugins, **empty.plugins}) if empty.plugins else stored
 
     def snapshot_revision_fingerprint(self) -> int:
         """Return a number that changes whenever a plugin, its version or its revision does."""

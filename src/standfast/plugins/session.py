@@ -525,6 +525,10 @@ class PluginHost:
         self.report = report
         self.shared_artifact: tuple[object, Any] = (None, None)
         """The catalog that sessions with the same tools share, and the registry's settings it is made of."""
+        self.shared_prompt: Any = None
+        """The composed prompt that sessions without an overlay share."""
+        self.prompts: dict[tuple[PromptContribution, ...], str] = {}
+        """The prompts that were rendered last, by what they are rendered from."""
         self.prompt_records = PromptRecords()
         self._read_attachment = read_attachment
         self._hosts_of = hosts_of
@@ -563,7 +567,7 @@ class PluginHost:
         """Build the plugins of one session with their state. *step* records which plugin does what."""
         step = step or BuildStep()
         hosts, extensions = self._hosts_of(build.session_id), contexts.PluginExtensions()
-        contributions, places = Contributions(), self._places()
+        contributions, places = Contributions(), dict[PluginLoop | None, PluginPlace]()
         ready: list[Callable[[], None]] = []
         plugins: list[SessionPlugin] = []
         unwritten: set[CallStage] = set()
@@ -580,7 +584,9 @@ class PluginHost:
             )
             plugin = _built(factory, ctx, step)
             memory = PluginMemory(plugin, unwritten, says_changes=isinstance(plugin, Plugin))
-            contributions.places[plugin.id] = msgspec.structs.replace(places[loop_of(plugin)], memory=memory)
+            loop = loop_of(plugin)
+            place = places[loop] = places.get(loop) or self._place(loop)
+            contributions.places[plugin.id] = msgspec.structs.replace(place, memory=memory)
             _attempt(step, factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
             plugins.append(plugin)
             ready.append(partial(_attempt, step, plugin.id, "session_ready", plugin.session_ready, ctx))
@@ -601,13 +607,12 @@ class PluginHost:
         session.restore(build.snapshot or PluginSessionSnapshot(), build.fetched)
         return session
 
-    def _places(self) -> dict[PluginLoop | None, PluginPlace]:
-        """Return where the plugins of one session run, by the loop that they declare."""
+    def _place(self, loop: PluginLoop | None) -> PluginPlace:
+        """Return where those plugins of one session run that declare *loop*."""
         loops, stalls = self.runner.loops, self.runner.stalls
-        if loops is None:
-            return {None: AT_HOME, "own": AT_HOME, "runtime": AT_HOME}
-        own = PluginPlace(away=SharedLoop(loops), stalls=stalls)
-        return {None: AT_HOME, "own": own, "runtime": PluginPlace(stalls=stalls)}
+        if loops is None or loop is None:
+            return AT_HOME
+        return PluginPlace(away=SharedLoop(loops) if loop == "own" else None, stalls=stalls)
 
     def _registry(self, contributions: Contributions) -> ToolRegistry:
         """Return the tools of one session: the agent's, and those that its plugins bring."""

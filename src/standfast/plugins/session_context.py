@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 Plugins bring tools into a registry of the session. Over it lies an overlay that the host may set. The
 catalog, which is what the model sees, is built from both. Catalog and preamble are cached under a key of
-everything they depend on; the rendered prompt is cached the same way. All of it can be dropped at any time
-and rebuilt from the agent, the host's settings and the stored state.
+everything they depend on; the rendered prompt is cached the same way, for all sessions of the agent. All of
+it can be dropped at any time and rebuilt from the agent, the host's settings and the stored state.
 
 Rules
 -----
@@ -49,7 +49,7 @@ from standfast.tools.tool_table import StaticTools, ToolProvider
 T = TypeVar("T")
 
 MAX_CATALOGS: Final = 8
-MAX_PROMPTS: Final = 16
+MAX_PROMPTS: Final = 64
 
 CatalogKey = tuple[bool, int, int, int]
 """With base tools, revision of the overlay, generation of the registry, fingerprint of the plugins."""
@@ -84,8 +84,40 @@ class CatalogArtifact(msgspec.Struct, frozen=True):
     preamble: TurnDriverPreamble
 
 
+class ComposedPrompt(msgspec.Struct, frozen=True):
+    """The prompt of a session under one policy and overlay, without what plugins and single turns add.
+
+    `layers` are lowest first, with the names of who says them; `contributions` are those of all of them.
+    """
+
+    policy: SessionPolicy
+    overlay: Overlay
+    base: tuple[PromptLayer, ...]
+    layers: NamedLayers
+    contributions: tuple[PromptContribution, ...]
+
+
+def _composed_prompt(
+    policy: SessionPolicy, overlay: Overlay, base: tuple[PromptLayer, ...]
+) -> ComposedPrompt:
+    words = policy.instructions
+    said = (PromptContribution(content=words, slot=PromptSlot.INTRO),) if words else ()
+    layers: NamedLayers = (
+        *zip(("runtime", "agent"), base, strict=True),
+        ("instructions", PromptLayer(contributions=said)),
+        ("host", PromptLayer(contributions=overlay.contributions)),
+    )
+    return ComposedPrompt(policy, overlay, base, layers, tuple(layered([layer for _, layer in layers])))
+
+
 class SessionContext:
     """Used on the runtime's loop."""
+
+    __slots__ = (
+        "_asks_plugins", "_catalogs", "_executor", "_latest", "_layers", "_prompt", "_prompts", "_stored",
+        "execution", "executor_id", "options", "overlay", "overlay_revision", "plugins", "policy", "state_id",
+        "tool_registry",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -105,10 +137,8 @@ class SessionContext:
         self._catalogs: dict[CatalogKey, CatalogArtifact] = {}
         self._latest: tuple[tuple[object, ...], CatalogArtifact] | None = None
         """The catalog that was last asked for, with all that its key is made of."""
-        self._words: tuple[SessionPolicy | None, Overlay, tuple[PromptContribution, ...]]
-        self._words = (None, NO_OVERLAY, ())
-        self._named: tuple[SessionPolicy | None, Overlay, NamedLayers] = (None, NO_OVERLAY, ())
-        self._prompts: dict[tuple[PromptContribution, ...], str] = {}
+        self._prompt: ComposedPrompt | None = None
+        self._prompts = plugins.host.prompts
         contributions = plugins.contributions
         self._executor = plugins.code_executor
         self.executor_id = contributions.owner_of("code_executor")
@@ -284,16 +314,26 @@ class SessionContext:
         own = None if self._executor is None else self.code_functions().own(name)
         return own or self.tool_registry.require(name)
 
+    def composed_prompt(self) -> ComposedPrompt:
+        """Return the session's prompt; sessions of an agent share it while they have no overlay."""
+        own, host = self._prompt, self.plugins.host
+        if own is not None and own.policy is self.policy and own.overlay is self.overlay:
+            return own
+        own = host.shared_prompt if self.overlay is NO_OVERLAY else None
+        if own is None or own.policy is not self.policy or own.base != self._layers:
+            own = _composed_prompt(self.policy, self.overlay, self._layers)
+            if self.overlay is NO_OVERLAY:
+                host.shared_prompt = own
+        self._prompt = own
+        return own
+
     def renderer(
-        self, turn: PromptLayer | None, preamble: Sequence[PromptContribution]
+        self, prompt: ComposedPrompt, turn: PromptLayer | None, preamble: Sequence[PromptContribution]
     ) -> Callable[[Sequence[PromptContribution]], str]:
         """Return a function that renders the prompt of one turn with the contributions of plugins."""
-        policy, overlay, own = self._words
-        if turn is not None or policy is not self.policy or overlay is not self.overlay:
-            layers = [layer for _, layer in self.named_layers()]
-            own = tuple(layered([*layers, *(() if turn is None else (turn,))]))
-            if turn is None:
-                self._words = (self.policy, self.overlay, own)
+        own = prompt.contributions
+        if turn is not None:
+            own = tuple(layered([*(layer for _, layer in prompt.layers), turn]))
 
         def render(added: Sequence[PromptContribution]) -> str:
             contributions = (*own, *preamble, *added) if preamble or added else own
@@ -305,20 +345,6 @@ class SessionContext:
             return found
 
         return render
-
-    def named_layers(self) -> NamedLayers:
-        """Return the layers of the session's prompt, lowest first, with the names of who says them."""
-        policy, overlay, layers = self._named
-        if policy is not self.policy or overlay is not self.overlay:
-            words = self.policy.instructions
-            said = (PromptContribution(content=words, slot=PromptSlot.INTRO),) if words else ()
-            layers = (
-                *zip(("runtime", "agent"), self._layers, strict=True),
-                ("instructions", PromptLayer(contributions=said)),
-                ("host", PromptLayer(contributions=self.overlay.contributions)),
-            )
-            self._named = (self.policy, self.overlay, layers)
-        return layers
 
     def adopt(self, state: SessionState, frame: str) -> None:
         """Continue from the stored state."""

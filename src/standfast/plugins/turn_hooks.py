@@ -111,8 +111,9 @@ class TurnContext:
         self.turn_id = self.machine.turn_id
         self.settings = {**session.policy.settings, **self.machine.settings}
         self.preamble = session.artifact().preamble
-        self.layers = session.named_layers()
-        self.render = session.renderer(self.machine.prompt_layer, self.preamble.prompt)
+        prompt = session.composed_prompt()
+        self.layers = prompt.layers
+        self.render = session.renderer(prompt, self.machine.prompt_layer, self.preamble.prompt)
         self.instructions = self.render(())
         self.executor = session.plugins.code_executor
         self.projector = session.plugins.assistant_prose_projector

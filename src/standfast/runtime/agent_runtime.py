@@ -148,7 +148,7 @@ class Runtime:
             only runs the turns that callers start, and leaves the rest to workers.
         keep_journals: for how many seconds the journals of ended turns are kept, for `Session.journal`,
             `Session.spans` and forks in the middle of a turn; 0: not at all. Without a store, the journals of
-            the last 1,000 turns are kept at most.
+            the last 1,000 turns are kept at most, and no more than 256 KiB of them.
         rate_limits: how often providers (`"anthropic"`) and models (`"openai:gpt-5"`) may be asked, by all
             sessions together.
     """

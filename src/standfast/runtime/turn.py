@@ -7,7 +7,8 @@ readers of the turn, and to the `LiveFeed` of its session, which keeps recent on
 
 Rules
 -----
-1. A feed keeps an event until 2,048 newer ones exist, or for 120 s.
+1. A feed keeps an event until 2,048 newer ones exist, or for 120 s. If no reader has had a position in it, it
+   is dropped when the turn ends: a new reader begins after the last node that is committed.
 2. Reading from a position that is no longer kept raises `Missed`; it never yields a wrong continuation.
 3. A reader of one turn misses nothing: what it has not read yet is kept for it.
 """
@@ -147,10 +148,14 @@ class Subscription(EventSignal):
 class LiveFeed:
     """Publishes the events of a session to its listeners, and keeps the recent ones."""
 
-    __slots__ = ("_bells", "_clock", "_ring", "last_seq")
+    __slots__ = ("_bells", "_clock", "_ring", "is_read", "last_seq")
 
-    def __init__(self, clock: Callable[[], float] = monotonic, last_seq: int = 0) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = monotonic, last_seq: int = 0, *, is_read: bool = False
+    ) -> None:
         self._clock = clock
+        self.is_read = is_read
+        """Whether a reader has had a position in it, and may continue from there."""
         # The time of each event, and the event, by turns: a tuple for each would be half of an idle session.
         self._ring: deque[Any] = deque(maxlen=2 * MAX_EVENTS)
         self._bells: list[EventSignal] = []
@@ -185,6 +190,7 @@ class LiveFeed:
 
     def listen(self, bell: SignalKind) -> SignalKind:
         """Pass events to *bell* until it leaves."""
+        self.is_read = True
         self._bells.append(bell)
         return bell
 

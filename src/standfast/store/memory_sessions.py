@@ -395,7 +395,7 @@ class MemorySessionStore:
             turns, kept = self._tables.turns, self._tables.journals
             old = [turn_id for turn_id in kept if (turns[turn_id].ended_at or 0) < before_ms]
             for turn_id in old:
-                del kept[turn_id]
+                kept.drop(turn_id)
             return len(old)
 
     async def see_clock(self, boot: str, offset_ms: int) -> port.SeenClock:
@@ -497,7 +497,7 @@ class MemorySessionStore:
             tables.add_blobs(commit.blobs)
         tables.change(turn, rules.ended(turn.record, commit.summary, commit.now_ms))
         if commit.journal is not None:
-            tables.keep_journal(commit.turn_id, turn.input, (*turn.journal, *commit.journal))
+            tables.journals.keep(commit.turn_id, (turn.input, (*turn.journal, *commit.journal)))
         tables.close_turn(row, turn)
         # What missed the last checkpoint starts a turn of its own, in its place.
         for item in row.injected() if row.inputs else ():

@@ -26,7 +26,11 @@ from standfast.store.rules import PlacedTask, Spot, StatePlace, state_id, state_
 
 _NO_SESSION = ""
 _MAX_JOURNALS: Final = 1_000
-"""How many journals of ended turns are kept."""
+_MAX_JOURNAL_BYTES: Final = 256 << 10
+"""How many journals of ended turns are kept, and how large they may be together."""
+
+Journal = tuple[bytes, tuple[JournalEntry, ...]]
+"""The first input of a turn, and its journal."""
 
 
 class OpenTurn(msgspec.Struct):
@@ -107,6 +111,27 @@ class SessionRow(msgspec.Struct, gc=False):
         return self.head
 
 
+class KeptJournals(OrderedDict[str, Journal]):
+    """The journals of the turns that ended last. They repeat the turns' nodes, so only a few are kept."""
+
+    _bytes = 0
+
+    def keep(self, turn_id: str, journal: Journal) -> None:
+        """Keep the journal of a turn that ends, and drop the oldest if there are too many."""
+        self[turn_id] = journal
+        self._bytes += _size(journal)
+        while len(self) > _MAX_JOURNALS or (self._bytes > _MAX_JOURNAL_BYTES and len(self) > 1):
+            self.drop(next(iter(self)))
+
+    def drop(self, turn_id: str) -> None:
+        if (journal := self.pop(turn_id, None)) is not None:
+            self._bytes -= _size(journal)
+
+
+def _size(journal: Journal) -> int:
+    return len(journal[0]) + sum([len(entry.body) for entry in journal[1]])
+
+
 class Tables:
     """All sessions of one store."""
 
@@ -115,8 +140,7 @@ class Tables:
         self.sessions: dict[str, SessionRow] = {}
         self.turns: dict[str, TurnRecord] = {}
         self.open: dict[str, OpenTurn] = {}
-        self.journals: OrderedDict[str, tuple[bytes, tuple[JournalEntry, ...]]] = OrderedDict()
-        """The first input and the journal of the turns that ended last, as far as they are kept."""
+        self.journals = KeptJournals()
         self.keys: dict[tuple[str, str], str] = {}
         self.inputs: dict[str, QueuedInput] = {}
         self.contents: dict[str, bytes] = {}
@@ -160,15 +184,9 @@ class Tables:
         for approval_id in turn.approvals:
             self.approvals[approval_id] = rules.cancelled(self.approvals[approval_id])
 
-    def keep_journal(self, turn_id: str, first: bytes, entries: tuple[JournalEntry, ...]) -> None:
-        """Keep the journal of a turn that ends. It repeats the turn's nodes, so only the last are kept."""
-        self.journals[turn_id] = (first, entries)
-        if len(self.journals) > _MAX_JOURNALS:
-            self.journals.popitem(last=False)
-
     def drop_turn(self, turn_id: str) -> None:
         record = self.turns.pop(turn_id)
-        self.journals.pop(turn_id, None)
+        self.journals.drop(turn_id)
         if record.idempotency_key is not None:
             del self.keys[record.session_id, record.idempotency_key]
 

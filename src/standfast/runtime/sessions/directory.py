@@ -183,7 +183,7 @@ class SessionDirectory:
             live.left = left.turn_id
         before, live.prepared = live.prepared, prepared
         live.deps = deps if deps is not None else live.deps
-        live.queue.retry_now()
+        live.retry_now()
         if options is not None:
             from standfast.runtime.sessions.session_plugins import as_options
 

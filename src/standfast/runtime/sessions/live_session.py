@@ -160,7 +160,7 @@ class InputQueue:
             await self._services.store.note_blocked(self._session_id, None)
 
     def retry_now(self) -> None:
-        """Retry without a pause: the session was opened again, perhaps with what was missing."""
+        """Retry without a pause."""
         self._blocked = self._refusal = None
 
     @property
@@ -240,9 +240,9 @@ class LiveSession:
     """One session in this process. Used on the runtime's loop."""
 
     __slots__ = (
-        "__weakref__", "_changes", "_context", "_deps", "_directory", "_feed", "_last_seq", "_lock",
-        "_making", "_queue", "_running", "_services", "_turns", "deps", "driver", "frame", "held", "in_turn",
-        "inherited", "is_below", "left", "prepared", "session_id", "setup", "stood",
+        "__weakref__", "_changes", "_context", "_deps", "_directory", "_feed", "_is_read", "_last_seq",
+        "_lock", "_making", "_queue", "_running", "_services", "_turns", "deps", "driver", "frame", "held",
+        "in_turn", "inherited", "is_below", "left", "prepared", "session_id", "setup", "stood",
     )  # fmt: skip
 
     def __init__(
@@ -275,6 +275,7 @@ class LiveSession:
         self._queue: InputQueue | None = None
         self._feed: LiveFeed | None = None
         self._last_seq = last_seq
+        self._is_read = False
         self._deps: tuple[str, Any] | None = None
         self._turns: dict[str, Turn[Any]] | None = None
         self._running: tuple[asyncio.Task[Any], ...] = ()
@@ -303,6 +304,11 @@ class LiveSession:
                 self._directory.slots,
             )
         return self._queue
+
+    def retry_now(self) -> None:
+        """Retry without a pause: the session was opened again, perhaps with what was missing."""
+        if self._queue is not None:
+            self._queue.retry_now()
 
     @property
     def draining(self) -> asyncio.Task[None] | None:
@@ -370,6 +376,8 @@ class LiveSession:
         else:
             if not follows:
                 self._deps = None
+            if self._feed is not None and not self._feed.is_read:
+                self._drop_feed(self._feed)
             stuck = self._queue is not None and self._queue.stuck
             if stuck or not isinstance(summary.outcome, Finished):
                 self.queue.drain()
@@ -406,9 +414,8 @@ class LiveSession:
         prepared = prepared or self.require_agent()
         if journal is None and (context := self.made_at(head, prepared)) is not None:
             return context
-        if self._making is None:
-            self._making = asyncio.Lock()
-        async with self._making:  # a second caller gets what the first one made
+        making = self._making = self._making or asyncio.Lock()
+        async with making:  # a second caller gets what the first one made
             if journal is None and (context := self.made_at(head, prepared)) is not None:
                 return context
             head = head or self.stood or await self._head()
@@ -499,18 +506,23 @@ class LiveSession:
         return head
 
     def forget(self) -> None:
-        """Drop what can be read again."""
+        """Drop what can be read or made again."""
         self.frame.drop()
         self.stood = None
+        if not self.busy and not self.tasks():  # no turn waits for them
+            self._lock = self._making = None
         if self.driver is None:  # the states of a running turn's plugins are not all written
             self._context = None
         if self._queue is not None and self._queue.idle:
             self._queue = None
         if self._feed is not None and self._feed.idle:
-            self._last_seq = self._feed.last_seq  # sequence numbers are never used twice
-            self._feed = None
+            self._drop_feed(self._feed)
         if self._turns is not None and all(turn.done for turn in self._turns.values()):
             self._turns = None
+
+    def _drop_feed(self, feed: LiveFeed) -> None:
+        self._last_seq, self._is_read = feed.last_seq, feed.is_read  # numbers are never used twice
+        self._feed = None
 
     @property
     def last_seq(self) -> int:
@@ -531,15 +543,21 @@ class LiveSession:
 
     @property
     def feed(self) -> LiveFeed:
-        if self._feed is None:
-            self._feed = LiveFeed(self._services.clock.monotonic, self._last_seq)
-            if (relay := self._directory.relay).wanted:
-                relay.feed_made(self.session_id, self._feed)
-        return self._feed
+        """The session's feed, for a reader."""
+        feed = self._feed or self._make_feed()
+        feed.is_read = True
+        return feed
+
+    def _make_feed(self) -> LiveFeed:
+        feed = LiveFeed(self._services.clock.monotonic, self._last_seq, is_read=self._is_read)
+        self._feed = feed
+        if (relay := self._directory.relay).wanted:
+            relay.feed_made(self.session_id, feed)
+        return feed
 
     def show(self, turn: Turn[Any], event: Event) -> None:
         """Publish an event to the session's observers and to the readers of the turn."""
-        (self._feed or self.feed).publish(event)
+        (self._feed or self._make_feed()).publish(event)
         for watch in self._services.watchers:
             watch(self.session_id, event)
         for subscription in turn.subscriptions:
@@ -547,6 +565,6 @@ class LiveSession:
 
     def publish(self, event: Event) -> None:
         """Publish an event to the observers of this session and to those of all sessions."""
-        (self._feed or self.feed).publish(event)
+        (self._feed or self._make_feed()).publish(event)
         for watch in self._services.watchers:
             watch(self.session_id, event)

@@ -557,7 +557,7 @@ class TurnRunner:
         if head.state != context.state_id:
             context.stored(head.state)
         context.options.frame = head.frame
-        self._live.stood = msgspec.structs.replace(head, host={}, usage=())
+        self._live.stood = head
         plugins = context.plugins
         if isinstance(outcome, FrameSwitched):
             here = ProtocolSessionContext(self._live.session_id)
