@@ -5,8 +5,9 @@ Theory of operation
 A process that has a session's lease wrote the rows of the session and its turn itself, and the process that
 ended a session's last turn wrote the row that its next turn begins with. So the statements of a write are
 made from the rows as they are known here, by the functions of `store.sql`, and sent together with a *guard*:
-it locks the session and fails unless the digests of its rows are still those that are known. Guard, writes
-and commit are one round trip. What is not known is read before, for all writes of a group at once.
+it locks the session, or writes its new row, and fails unless the digests of its rows are still those that are
+known. Guard, writes and commit are one round trip. What is not known is read before, for all writes of a
+group at once.
 
 If the guard fails, or anything else does, nothing was written, and the write is run as every other: it locks,
 reads, and finds out what is wrong.
@@ -24,7 +25,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
 from standfast.errors import LeaseLost
@@ -38,12 +38,14 @@ from standfast.store.sql import turns as lifecycle
 from standfast.store.sql.connection import Cursor, Row
 from standfast.store.sql.rows import StoredSession, StoredTurn
 
-_NOT_INJECTED, _ALONE = 1, 2
-
-# session, its digest, input, its digest
-_BEGINS: Final = b"SELECT standfast_begins($1, $2, $3, $4)"
-# session, its digest, turn, its digest, what else there must not be
+# session, its digest, input, its digest, the values of `rows.UPDATE_LEASE` but the last
+_BEGIN: Final = b"SELECT standfast_begin($1, $2, $3, $4, $5, $6, $7, $8)"
+# session, its digest, turn, its digest, whether no message may be injected
 _HOLDS: Final = b"SELECT standfast_holds($1, $2, $3, $4, $5)"
+# session, its digest, turn, its digest, the values of `rows.UPDATE_SESSION` and `UPDATE_TURN` but the last
+_END: Final = (
+    b"SELECT standfast_end($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
+)
 
 _JOURNALED: Final = "SELECT digest FROM journal WHERE turn_id = ? AND name = ? AND kind = ?"
 _TURN_DIGEST: Final = "SELECT digest FROM turns WHERE turn_id = ?"
@@ -114,6 +116,11 @@ class Recording:
     ) -> None:
         self.statements.append((to_postgres(sql), values))
 
+    def take(self, sql: str) -> Sequence[Any]:
+        """Return the values of the statement *sql*, and leave it out: the guard does what it says."""
+        place = [one for one, _ in self.statements].index(to_postgres(sql))
+        return self.statements.pop(place)[1]
+
     def lock_sessions(self, session_ids: Iterable[str]) -> None:
         pass  # the guard does
 
@@ -160,15 +167,11 @@ _NO_ROW: Final = _KnownRow(None)
 
 
 class Plan(NamedTuple):
-    """A guard and the statements after it.
-
-    `digest` is called while the server commits, and `settle`, with the guard's answer, afterwards.
-    """
+    """A guard and the statements after it. `settle` is called with the guard's answer."""
 
     guard: Statement
     db: Recording
     settle: Callable[[tuple[int, ...]], None]
-    digest: Callable[[], object] | None = None
 
 
 class GuardedWrite(Protocol):
@@ -236,8 +239,8 @@ class GuardedSave:
         _, turn_id, name, kind, digest = db.statements[0][1][:5]
         self._first = turn_id, name, kind  # type: ignore[assignment]
         self._sent.add(digest)  # type: ignore[arg-type]
-        injected = 0 if self._save.make_checkpoint is None else _NOT_INJECTED
-        return Plan(_guard(known, turn, injected), db, lambda answer: turn.add(entries))
+        guard = _HOLDS, (*_digests(known, turn), int(made is not None))
+        return Plan(guard, db, lambda answer: turn.add(entries))
 
 
 class GuardedCommit:
@@ -274,13 +277,14 @@ class GuardedCommit:
         if rules.refuse_commit(self._commit, turn.turn.record.cancel_requested, injected=False) is not None:
             return None
         after = lifecycle.commit_held(db, _held(known, turn), self._commit, self._entries)
-        self.result, self._ended = after.head, _written_turn(db)
-        digest = cache(lambda: rows.session_digest(after))
+        session_row, turn_row = db.take(rows.UPDATE_SESSION)[:-1], db.take(rows.UPDATE_TURN)[:-1]
+        self.result, self._ended = after.head, turn_row[4]
+        guard = _END, (*_digests(known, turn), *session_row, *turn_row)
 
         def settle(answer: tuple[int, ...]) -> None:
-            known.session, known.digest, known.turn = after, digest(), None
+            known.session, known.digest, known.turn = after, session_row[4], None
 
-        return Plan(_guard(known, turn, _ALONE), db, settle, digest)
+        return Plan(guard, db, settle)
 
 
 class GuardedBegin:
@@ -297,13 +301,13 @@ class GuardedBegin:
         self.uncertain = False
         self._new, self._claimant, self._is_dead = new, claimant, is_dead
         self._input = input_row
-        self._begun: Callable[[], tuple[bytes, bytes]]
-        """Returns the digests of the turn and the session as they were sent."""
+        self._begun: bytes = b""
+        """The digest of the turn as it was sent."""
         self.result: port.Begun
 
     def run(self, db: Any) -> port.Begun | port.Repeated:
         """Write without a guard."""
-        if self.uncertain and db.execute(_TURN_DIGEST, (self._new.turn_id,)).get == self._begun()[0]:
+        if self.uncertain and db.execute(_TURN_DIGEST, (self._new.turn_id,)).get == self._begun:
             session = rows.require_session(db, self.session_id)
             if (session.fence, session.owner) != (self.result.lease.fence, self.result.lease.owner):
                 raise LeaseLost(self.session_id)
@@ -329,16 +333,18 @@ class GuardedBegin:
         self.result, leased, turn = lifecycle.begin_at_rest(
             db, known.session, self._new, self._claimant, injected=False
         )
-        digests = self._begun = cache(lambda: (rows.turn_digest(turn), rows.session_digest(leased)))
+        lease, digest = db.take(rows.UPDATE_LEASE)[:-1], db.statements[-1][1][10]
+        assert isinstance(digest, bytes)  # that of the turn, which is inserted last
+        self._begun = digest
         consumed = (None, None) if self._input is None else (self._input[1], self._input[5])
-        guard = _BEGINS, (known.session.key, known.digest, *consumed)
+        guard = _BEGIN, (known.session.key, known.digest, *consumed, *lease)
 
         def settle(answer: tuple[int, ...]) -> None:
             _, entry, segment = answer
-            turn_digest, known.digest = digests()
-            known.session, known.turn = leased, KnownTurn(turn, turn_digest, entry, segment, journaled=False)
+            known.session, known.digest = leased, lease[3]
+            known.turn = KnownTurn(turn, digest, entry, segment, journaled=False)
 
-        return Plan(guard, db, settle, digests)
+        return Plan(guard, db, settle)
 
 
 def _leased(row: Row, lease: port.Lease) -> KnownSession | None:
@@ -376,16 +382,6 @@ def _held(known: KnownSession, turn: KnownTurn) -> lifecycle.Held:
     )
 
 
-def _guard(known: KnownSession, turn: KnownTurn, without: int) -> Statement:
-    return _HOLDS, (known.session.key, known.digest, turn.turn.record.turn_id, turn.digest, without)
-
-
-def _written_turn(db: Recording) -> bytes:
-    """Return the digest of the turn that was recorded last."""
-    update = to_postgres(rows.UPDATE_TURN)
-    for sql, values in reversed(db.statements):
-        if sql == update:
-            digest = values[4]
-            assert isinstance(digest, bytes)
-            return digest
-    raise NotKnown
+def _digests(known: KnownSession, turn: KnownTurn) -> tuple[int, bytes, str, bytes]:
+    """Return the keys and digests of the rows of a session and its turn, as they are known."""
+    return known.session.key, known.digest, turn.turn.record.turn_id, turn.digest

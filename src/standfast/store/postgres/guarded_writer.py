@@ -127,9 +127,6 @@ class GuardedWriter:
             self._raw.close()
             return jobs
         self._flying = planned
-        for one in planned:
-            if one.plan.digest is not None:
-                one.plan.digest()
         if len(planned) == len(jobs):
             return []
         sent = {id(one.job) for one in planned}

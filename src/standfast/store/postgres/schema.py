@@ -336,6 +336,64 @@ _MIGRATIONS: Final = (
     END
     $$;
     """,
+    """
+    -- Guards that write the rows that they check: an update locks a row, too. A process of an earlier version
+    -- still uses `standfast_begins`, which returns the same, and `standfast_holds` without waits.
+    CREATE FUNCTION standfast_begin(
+        held_session bigint, session_digest bytea, held_input text, input_digest bytea,
+        new_fence bigint, new_owner text, new_until_ms bigint, new_digest bytea
+    ) RETURNS bigint[] LANGUAGE plpgsql AS $$
+    BEGIN
+        UPDATE sessions SET fence = new_fence, owner = new_owner, until_ms = new_until_ms, digest = new_digest
+        WHERE key = held_session AND digest = session_digest;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the session has changed' USING ERRCODE = 'SF001';
+        END IF;
+        IF held_input IS NOT NULL THEN
+            PERFORM 1 FROM inputs WHERE input_id = held_input AND digest = input_digest;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'the input has changed' USING ERRCODE = 'SF001';
+            END IF;
+        END IF;
+        IF EXISTS (SELECT 1 FROM inputs WHERE session = held_session AND kind = 'inject') THEN
+            RAISE EXCEPTION 'a message was injected' USING ERRCODE = 'SF001';
+        END IF;
+        RETURN ARRAY[
+            (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+            nextval('journal_seq') * 1000000, nextval('segments_key')
+        ];
+    END
+    $$;
+
+    -- Returns the time.
+    CREATE FUNCTION standfast_end(
+        held_session bigint, session_digest bytea, held_turn text, turn_digest bytea,
+        new_leaf_key bigint, new_fence bigint, new_owner text, new_until_ms bigint, new_digest bytea,
+        new_head bytea, new_state text, new_ended_at bigint, new_cancel bigint, new_echoes bigint,
+        new_turn_digest bytea, new_summary bytea, new_input bytea
+    ) RETURNS bigint LANGUAGE plpgsql AS $$
+    BEGIN
+        UPDATE sessions SET leaf_key = new_leaf_key, fence = new_fence, owner = new_owner,
+            until_ms = new_until_ms, digest = new_digest, head = new_head
+        WHERE key = held_session AND digest = session_digest;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the session has changed' USING ERRCODE = 'SF001';
+        END IF;
+        UPDATE turns SET state = new_state, ended_at = new_ended_at, cancel = new_cancel,
+            echoes = new_echoes, digest = new_turn_digest, summary = new_summary, input = new_input
+        WHERE turn_id = held_turn AND digest = turn_digest;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the turn has changed' USING ERRCODE = 'SF001';
+        END IF;
+        IF EXISTS (SELECT 1 FROM inputs WHERE session = held_session AND kind = 'inject')
+        OR EXISTS (SELECT 1 FROM waits WHERE turn_id = held_turn)
+        OR EXISTS (SELECT 1 FROM approvals WHERE run_id = held_turn AND state = 'pending') THEN
+            RAISE EXCEPTION 'a message was injected, or the turn has waits' USING ERRCODE = 'SF001';
+        END IF;
+        RETURN (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+    END
+    $$;
+    """,
 )
 
 

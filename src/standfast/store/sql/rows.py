@@ -56,6 +56,10 @@ _INSERT_SESSION: Final = (
     "INSERT INTO sessions (id, family, fence, until_ms, digest, head, parent) "
     "VALUES (?, 0, 0, 0, ?, ?, ?) RETURNING key"
 )
+UPDATE_SESSION: Final = (
+    "UPDATE sessions SET leaf_key = ?, fence = ?, owner = ?, until_ms = ?, digest = ?, head = ? WHERE key = ?"
+)
+UPDATE_LEASE: Final = "UPDATE sessions SET fence = ?, owner = ?, until_ms = ?, digest = ? WHERE key = ?"
 SEGMENTS: Final = (
     "SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, "
     "caused_by, state, digest, body FROM segments"
@@ -271,18 +275,9 @@ def insert_session(
 
 def update_session(db: Connection, session: StoredSession) -> StoredSession:
     """Write the session's leaf, head and lease."""
+    lease = session.fence, session.owner, session.until_ms
     db.execute(
-        "UPDATE sessions SET leaf_key = ?, fence = ?, owner = ?, until_ms = ?, digest = ?, head = ? "
-        "WHERE key = ?",
-        (
-            session.leaf_key,
-            session.fence,
-            session.owner,
-            session.until_ms,
-            _note_session(session),
-            session.body,
-            session.key,
-        ),
+        UPDATE_SESSION, (session.leaf_key, *lease, _note_session(session), session.body, session.key)
     )
     return session
 
@@ -322,10 +317,7 @@ def write_lease(
     leased = StoredSession(
         session.key, session.family, session.leaf_key, fence, owner, until_ms, session.head, session.body
     )
-    db.execute(
-        "UPDATE sessions SET fence = ?, owner = ?, until_ms = ?, digest = ? WHERE key = ?",
-        (fence, owner, until_ms, _note_session(leased), session.key),
-    )
+    db.execute(UPDATE_LEASE, (fence, owner, until_ms, _note_session(leased), session.key))
     return leased
 
 
