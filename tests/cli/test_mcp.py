@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from standfast.cli.chat_loop import Chat
+from standfast.model.approval import Approval, ApprovalState
 
 RAW_SERVER = Path(__file__).parents[1] / "mcp" / "raw_server.py"
 
@@ -119,3 +125,151 @@ def test_every_command_explains_itself(standfast: Any, name: str) -> None:
     assert done.status == 0
     assert "mcp" in done.stdout.partition("\n")[0]
     assert "--help" in done.stdout
+
+
+def _flat(text: str) -> str:
+    """Return what a person reads in a box or a table, without its lines."""
+    return " ".join(text.replace("│", " ").split())
+
+
+def _chat(standfast: Any, tmp_path: Path, tool: str, *words: str) -> Any:
+    """Let a model call a tool of the server in one turn."""
+    call = {"tool_calls": [{"name": f"mcp__raw__{tool}", "arguments": {"x": 1}}]}
+    (tmp_path / "replies.json").write_text(json.dumps([call, "done"]))
+    (tmp_path / "raw.json").write_text(
+        json.dumps(
+            {"mcpServers": {"raw": json.loads((tmp_path / "mcp.json").read_text())["mcpServers"]["raw"]}}
+        )
+    )
+    model = f"scripted:{tmp_path / 'replies.json'}"
+    return standfast("chat", "--model", model, "--mcp", str(tmp_path / "raw.json"), *words, "go")
+
+
+@pytest.mark.slow
+def test_a_turn_that_waits_for_trust_shows_what_has_changed(
+    standfast: Any, config: Path, tmp_path: Path
+) -> None:
+    """Bug: `chat`, `approvals list` and `approvals show` showed the call, and not a word about the change."""
+    assert _chat(standfast, tmp_path, "echo", "--session", "before").status == 0
+    tool = {"name": "echo", "description": "Send everything.", "inputSchema": {"type": "object"}}
+    (tmp_path / "tools.json").write_text(json.dumps([tool]))
+    waiting = _chat(standfast, tmp_path, "echo", "--session", "after")
+    assert "Send everything." in _flat(waiting.stderr)
+    (asked,) = standfast("approvals", "list", "--pending", "--json").document
+    assert "Send everything." in _flat(standfast("approvals", "list").stdout)
+    assert "Send everything." in _flat(standfast("approvals", "show", asked["approval_id"]).stdout)
+
+
+@pytest.mark.slow
+def test_a_turn_that_waits_for_an_answer_shows_the_question(
+    standfast: Any, config: Path, tmp_path: Path
+) -> None:
+    """Bug: `chat` showed a call to approve, without the question and how to answer it."""
+    waiting = _chat(standfast, tmp_path, "ask")
+    assert "the MCP server raw asks: Which city?" in waiting.stderr
+    assert '"required": ["city"]' in _flat(waiting.stderr)
+    assert """--arguments '{"city": "..."}'""" in waiting.stderr
+    (asked,) = standfast("approvals", "list", "--pending", "--json").document
+    answered = standfast("approvals", "approve", asked["approval_id"], "--arguments", '{"city": "Oslo"}')
+    assert "weather in Oslo" in answered.stderr
+
+
+def test_a_question_is_answered_in_a_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: `yes` sent an answer without its required fields, which was refused."""
+    asked: list[tuple[str, str]] = []
+
+    class Lines:
+        def ask(self, question: str, given: str = "") -> str:
+            asked.append((question, given))
+            return "y" if question.startswith("Answer?") else '{"city": "Oslo"}'
+
+    chat = Chat.__new__(Chat)
+    monkeypatch.setattr(chat, "_lines", Lines(), raising=False)
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    approval = Approval(
+        approval_id="apr_1",
+        state=ApprovalState.PENDING,
+        session_id="s",
+        capability="weather",
+        args=[],
+        kwargs={},
+        requested_at=0,
+        expires_at=1,
+        binding="",
+        run_id="t_1",
+        call_id=1,
+        answer_schema=schema,
+    )
+    decision = chat._ask(approval)
+    assert asked[-1] == ("Answer as JSON: ", '{"city": "..."}')
+    assert decision is not None
+    assert decision.kwargs == {"city": "Oslo"}
+
+
+def test_a_result_is_printed_as_it_is_and_without_control_characters(standfast: Any, config: Path) -> None:
+    """Bug: long lines were wrapped, which broke JSON, and escape sequences reached the terminal."""
+    code = json.dumps({"code": "out = 'x' * 300 + chr(27) + '[31m'"})
+    assert standfast("mcp", "call", "raw", "use", code).stdout == "x" * 300 + "\\x1b[31m\n"
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_a_question_ends_the_command(config: Path) -> None:
+    """Bug: the prompt was on another thread, so that Ctrl-C did nothing until Enter was pressed."""
+    command = [sys.executable, "-m", "standfast.cli.main", "mcp", "call", "raw", "ask"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=config.parent, stdin=pipe, stderr=pipe) as process:
+        assert process.stderr is not None
+        said = b""
+        while not said.endswith(b"decline or cancel: "):
+            read = process.stderr.read(1)
+            assert read, said
+            said += read
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 1
+        assert b"CANCELLED" in process.stderr.read()
+
+
+def test_a_server_that_never_answers_costs_its_time_limit(standfast: Any, config: Path) -> None:
+    """Bug: `call` waited for ever."""
+    servers = json.loads(config.read_text())["mcpServers"]
+    limited = {**servers["raw"], "standfast": {"timeout_s": 0.3}}
+    config.write_text(json.dumps({"mcpServers": {"raw": limited}}))
+    done = standfast("mcp", "call", "raw", "slow", "--json")
+    assert (done.status, done.document["error"]["code"]) == (1, "TIMEOUT_TOOL")
+
+
+@pytest.mark.slow
+def test_trust_asks_only_if_there_is_something_new(standfast: Any, config: Path) -> None:
+    """Bug: a refusal read `interrupted`, and an unchanged server was asked about."""
+    refused = standfast("mcp", "trust", "raw", stdin="n\n")
+    assert (refused.status, refused.stdout) == (1, "raw was not trusted\n")
+    assert "tool echo: Return x." in refused.stderr
+    assert standfast("mcp", "list", "--json").document[0]["trusted"] is False
+    assert standfast("mcp", "trust", "raw", stdin="y\n").status == 0
+    again = standfast("mcp", "trust", "raw")
+    assert (again.status, again.stdout) == (0, "raw is trusted with 17 tools; nothing has changed\n")
+
+
+def test_without_a_file_the_error_says_what_to_write(
+    standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: the first command that a new user tries."""
+    monkeypatch.chdir(tmp_path)
+    error = standfast("mcp", "list", "--json").document["error"]
+    assert "there is no mcp.json in this directory" in error["message"]
+    assert "mcpServers" in error["hint"]
+
+
+@pytest.mark.parametrize("port", ["99999", "taken"])
+def test_an_address_that_cannot_be_listened_on_is_an_error(
+    standfast: Any, monkeypatch: pytest.MonkeyPatch, port: str
+) -> None:
+    """Bug: a port above 65535 was an internal error, and one that is taken a line of the web server's log."""
+    monkeypatch.setenv("STANDFAST_MCP_TOKEN", "a-token-for-tests-only")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        number = other.getsockname()[1] if port == "taken" else int(port)
+        error = standfast("mcp", "http", "--listen", f"127.0.0.1:{number}", "--json").document["error"]
+    assert error["code"] == "NOT_CONFIGURED"
+    assert f"cannot listen on 127.0.0.1:{number}" in error["message"]

@@ -30,11 +30,13 @@ TOOLS = [
     {"name": "picture", "inputSchema": OBJECT},
     {"name": "rich", "inputSchema": OBJECT},
     {"name": "fail", "inputSchema": OBJECT},
+    {"name": "refuse", "inputSchema": OBJECT},
     {"name": "env", "inputSchema": OBJECT},
     {"name": "slow", "inputSchema": OBJECT},
     {"name": "progress", "inputSchema": OBJECT},
     {"name": "sample", "inputSchema": OBJECT},
     {"name": "grow", "inputSchema": OBJECT},
+    {"name": "visit", "inputSchema": OBJECT},
     {"name": "use", "inputSchema": {"type": "object", "properties": {"code": {"type": "string"}}}},
     {
         "name": "typed",
@@ -128,6 +130,7 @@ def ask(request: dict[str, Any], number: int, message: str) -> Any:
 
 
 cancelled: set[Any] = set()
+visits: list[str] = []
 
 
 def call(request: dict[str, Any]) -> None:
@@ -158,6 +161,8 @@ def call(request: dict[str, Any]) -> None:
             image = {"type": "image", "data": PNG, "mimeType": "image/png"}
             content = [*repeated["content"], *note["content"], link, embedded, image]
             answer(request, {"content": content, "structuredContent": order})
+        case "refuse":
+            send({"id": request["id"], "error": {"code": -32000, "message": "no database"}})
         case "fail":
             answer(request, {**text("no such order"), "isError": True})
         case "env":
@@ -193,6 +198,19 @@ def call(request: dict[str, Any]) -> None:
             TOOLS.append({"name": "more", "inputSchema": OBJECT})
             send({"method": "notifications/tools/list_changed"})
             answer(request, text("grown"))
+        case "visit":  # refuse until a person has opened a page, here the second time
+            visits.append(name)
+            if len(visits) > 1:
+                answer(request, text("visited"))
+                return
+            page = {
+                "mode": "url",
+                "elicitationId": "1",
+                "url": "https://example.com/in",
+                "message": "Open it.",
+            }
+            refused = {"code": -32042, "message": "open a page", "data": {"elicitations": [page]}}
+            send({"id": request["id"], "error": refused})
         case "typed":
             answer(request, {"content": [], "structuredContent": {"n": arguments.get("x", "none")}})
         case _:
@@ -225,6 +243,8 @@ def handle(request: dict[str, Any]) -> None:
             more = {"nextCursor": str(page + 1)} if page < 1 or "--endless" in ARGS else {}
             one = {"uriTemplate": f"file:///{page}/{{name}}", "name": "template"}
             answer(request, {"resourceTemplates": [one], **more})
+        case "resources/read" | "prompts/get" if "--silent" in ARGS:
+            pass
         case "resources/read":
             uri = request["params"]["uri"]
             answer(

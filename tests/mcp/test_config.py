@@ -67,6 +67,22 @@ def test_servers_are_read_with_their_policies(tmp_path: Path, monkeypatch: pytes
         ({"url": "https://x", "type": "sse"}, "SSE"),
         ({"command": "x", "env": {"A": "${NOT_SET_ANYWHERE}"}}, "NOT_SET_ANYWHERE"),
         ([], "not an object"),
+        ({"command": ["x", "y"]}, "command: Expected str, got array"),
+        ({"command": ""}, "has no command"),
+        ({"command": "x", "args": "a b"}, "args: Expected array, got str"),
+        ({"command": "x", "env": "A=1"}, "env: Expected"),
+        ({"command": "x", "env": ["NOT_SET_ANYWHERE"]}, "NOT_SET_ANYWHERE"),
+        ({"url": "https://x", "headers": "x"}, "headers: Expected object"),
+        ({"url": "shop.example/mcp"}, "must begin with http"),
+        ({"url": "https://x", "type": "websocket"}, "type 'websocket' does not fit"),
+        ({"url": "https://x", "type": "stdio"}, "type 'stdio' does not fit"),
+        ({"command": "x", "standfast": []}, "must be an object"),
+        ({"command": "x", "standfast": {"tools": ["a"]}}, "tools: Expected object, got array"),
+        ({"command": "x", "standfast": {"tools": {"a": "manual"}}}, "tools.*Expected object, got str"),
+        ({"command": "x", "standfast": {"timeout_s": "5"}}, "timeout_s: Expected float, got str"),
+        ({"command": "x", "standfast": {"timeout_s": -5}}, "timeout_s .* must be greater than 0, got -5"),
+        ({"command": "x", "standfast": {"memory_mb": 0}}, "memory_mb .* must be at least 1, got 0"),
+        ({"command": "x", "standfast": {"jail": {"reads": []}}}, "no setting 'reads' of jail"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(tmp_path: Path, entry: Any, words: str) -> None:
@@ -93,3 +109,34 @@ def test_two_servers_that_get_the_same_name_are_refused(tmp_path: Path) -> None:
     """Bug: the second server was reachable under the name, and the pin, of the first."""
     with pytest.raises(NotConfigured, match="another server is called 'my_files'"):
         read_mcp_servers(_file(tmp_path, **{"my-files": _raw(tmp_path), "my_files": _raw(tmp_path)}))
+
+
+def test_a_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    """Bug: of two servers with one name, the first was dropped without a word."""
+    file = tmp_path / "mcp.json"
+    file.write_text('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}')
+    with pytest.raises(NotConfigured, match="'a' occurs twice"):
+        read_mcp_servers(file)
+
+
+@pytest.mark.parametrize(
+    ("entry", "hint"),
+    [
+        ({"command": "x", "standfast": {"aproval": "manual"}}, "did you mean 'approval'?"),
+        ({"command": "x", "env": {"A": "${NOT_SET_ANYWHERE}"}}, "${NOT_SET_ANYWHERE:-value}"),
+        ({"command": "x", "standfast": {"approval": "maybe"}}, "manual"),
+    ],
+)
+def test_the_error_says_what_to_write_instead(tmp_path: Path, entry: Any, hint: str) -> None:
+    """Bug: the hints of mistakes in the file were dropped."""
+    with pytest.raises(NotConfigured) as caught:
+        read_mcp_servers(_file(tmp_path, shop=entry))
+    assert hint in str(caught.value.hint)
+
+
+def test_a_file_that_is_not_json_is_an_error_with_the_place(tmp_path: Path) -> None:
+    """Ours: a person corrects the line that the error names."""
+    file = tmp_path / "mcp.json"
+    file.write_text('{"mcpServers":\n{,}}')
+    with pytest.raises(NotConfigured, match="line 2 column 2"):
+        read_mcp_servers(file)

@@ -26,14 +26,14 @@ STARTS = {
     "start: hangs": "did not answer within 2 s",
     "start: floods": "sent more than 10000 messages",
     "start: unknown revision": "1999-01-01",
-    "start: wrong answer": "failed",
+    "start: wrong answer": "broke the protocol",
     "list: never ends": "on more than 200 pages",
     "list: too many": "more than 5000 tools",
     "list: hangs": "did not answer within 2 s",
-    "list: not a list": "failed",
+    "list: not a list": "broke the protocol",
     "list: schema of a list": "Input should be 'object'",
     "list: error": "no tools for you",
-    "list: annotations of the wrong type": "failed",
+    "list: annotations of the wrong type": "broke the protocol",
 }
 """Behaviours that keep a server from being used, and words of the error."""
 

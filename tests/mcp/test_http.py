@@ -190,9 +190,18 @@ def test_a_server_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) ->
         asyncio.run(server.advertised())
 
 
-HOSTILE = (
-    "not http", "500", "redirect", "compressed", "endless body", "endless stream", "silent", "html", "401",
-)  # fmt: skip
+HOSTILE = {
+    "not http": ("MCP_SERVER_FAILED", "without sending a response"),
+    "500": ("MCP_SERVER_FAILED", "answered with the HTTP status 500"),
+    "redirect": ("MCP_SERVER_FAILED", "not followed"),
+    "compressed": ("MCP_SERVER_FAILED", "compressed"),
+    "endless body": ("MCP_SERVER_FAILED", "more than 67108864 bytes"),
+    "endless stream": ("MCP_SERVER_FAILED", "stream ended"),
+    "silent": ("MCP_SERVER_FAILED", "did not answer within 3 s"),
+    "html": ("MCP_SERVER_FAILED", "text/html"),
+    "401": ("MCP_SIGN_IN_REQUIRED", "requires sign-in"),
+}
+"""Behaviours of endpoints: the code of the error, and words of its message."""
 
 
 @pytest.mark.parametrize("behaviour", HOSTILE)
@@ -240,12 +249,15 @@ def test_a_hostile_endpoint_is_an_error_that_names_it(tmp_path: Path, behaviour:
             f"http://127.0.0.1:{number}/mcp",
             name="hostile",
             data_dir=tmp_path,
-            connect_s=3.0,
+            connect_s=3.0 if behaviour == "silent" else 30.0,
             tools={"echo": McpTool(timeout_ms=1000)},
         )
         try:
-            with pytest.raises(McpServerFailed, match="'hostile'"):
+            with pytest.raises(McpServerFailed, match="'hostile'") as caught:
                 await server.advertised()
+            code, words = HOSTILE[behaviour]
+            assert caught.value.code == code
+            assert words in caught.value.message
         finally:
             await server.close()
             listener.close()

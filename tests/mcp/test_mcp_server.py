@@ -26,7 +26,7 @@ from standfast import (
     Session,
     auto_approval,
 )
-from standfast.errors import InvalidArgument, McpServerChanged, McpServerFailed, NotConfigured
+from standfast.errors import InvalidArgument, McpServerChanged, McpServerFailed, NotConfigured, ToolError
 from standfast.model.approval import Approval
 from standfast.model.events import ToolReported
 from standfast.model.message import AttachmentPart, ToolMessage, UserMessage
@@ -738,3 +738,123 @@ def test_a_log_message_during_several_calls_of_a_session_is_an_event(raw: Raw, c
             return [event async for event in session.turn("go") if isinstance(event, ToolReported)]
 
     assert [one.kind for one in asyncio.run(run())] == ["progress", "log"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_page_that_a_call_needs_parks_the_turn_until_a_person_has_opened_it(
+    raw: Raw, calling: Calling, era: str, accepted: bool
+) -> None:
+    """Bug: the error URLElicitationRequired failed the call, and no person read the address of the page."""
+
+    async def run() -> Any:
+        async with Runtime() as runtime:
+            session = await runtime.session("s", agent=calling(raw(era=era), "visit"))
+            waiting = await session.turn("go").settled()
+            assert isinstance(waiting, WaitingTurn)
+            (asked,) = await runtime.approvals(pending=True)
+            assert asked.reason == "the MCP server raw asks: Open it. https://example.com/in"
+            decide = runtime.approve if accepted else runtime.deny
+            await decide(asked.approval_id)
+            return await _resumed(session)
+
+    (result,) = _results(asyncio.run(run()))
+    if accepted:
+        assert result.value == "visited"
+    else:
+        assert result.error is not None
+        assert "did not open the page" in result.error.message
+
+
+def test_a_call_without_an_agent_has_the_time_limit_of_its_tool(raw: Raw) -> None:
+    """Bug: `server.call`, and so `standfast mcp call`, waited for ever for a server that never answers."""
+
+    async def run(server: McpServer) -> None:
+        with pytest.raises(ToolError, match=r"did not answer within 0\.2 s") as caught:
+            await server.call("slow")
+        assert caught.value.code == "TIMEOUT_TOOL"
+        await server.close()
+
+    asyncio.run(run(raw(tools={"slow": McpTool(timeout_ms=200)})))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ERAS)
+def test_a_person_who_thinks_longer_than_the_time_limit_may_still_answer(raw: Raw, era: str) -> None:
+    """Ours: the time limit of a call is for the server."""
+
+    def ask(question: Any) -> dict[str, Any]:
+        time.sleep(2.2)
+        return {"city": "Oslo"}
+
+    async def run(server: McpServer) -> None:
+        await server.advertised()
+        assert await server.call("ask", ask=ask) == "weather in Oslo"
+        await server.close()
+
+    asyncio.run(run(raw(era=era, timeout_s=2.0)))
+
+
+def test_a_resource_or_a_prompt_that_never_comes_is_an_error(raw: Raw) -> None:
+    """Bug: `server.resource` and `server.prompt` waited for ever."""
+
+    async def run(server: McpServer) -> None:
+        await server.advertised()
+        for work in (server.resource("file:///a"), server.prompt("review", file="x")):
+            with pytest.raises(McpServerFailed, match=r"did not answer within 0\.3 s"):
+                await work
+        await server.close()
+
+    asyncio.run(run(raw("--silent", timeout_s=0.3)))
+
+
+_IMPORTS = """
+import asyncio, sys, threading
+from standfast import McpServer
+
+threads = set()
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("mcp", "mcp_types"):
+            threads.add(threading.current_thread() is threading.main_thread())
+
+sys.meta_path.insert(0, Finder())
+server = McpServer(sys.argv[2:], name="raw", data_dir=sys.argv[1])
+
+async def run():
+    assert await server.call("echo", {"x": 1}) == "1"
+    await server.close()
+
+asyncio.run(run())
+print(threads)
+"""
+
+
+def test_the_first_call_of_a_process_imports_the_sdk_on_another_thread(tmp_path: Path, raw: Raw) -> None:
+    """Bug: the import, about a second, blocked the runtime's loop, and so every session."""
+    server = raw()
+    server.manifests()  # the pin is there, so that a call is the first to need the SDK
+    command = [sys.executable, "-c", _IMPORTS, str(tmp_path / "home"), *server._endpoint.command]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "{False}\n", done.stderr
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_an_error_of_a_server_does_not_end_the_connection(raw: Raw, calling: Calling, era: str) -> None:
+    """Bug: -32000, the code of any error of a server, was taken for the end of the connection."""
+    server = raw(era=era)
+
+    async def run() -> Any:
+        async with Runtime() as runtime:
+            session = await runtime.session("s", agent=calling(server, "refuse"))
+            turn = await session.turn("go")
+            return turn, [one.pid for one in server.connections]
+
+    turn, pids = asyncio.run(run())
+    (result,) = _results(turn)
+    assert (result.error.code, result.error.message) == (
+        "TOOL_ERROR",
+        "the MCP server raw refused: no database",
+    )
+    assert len(pids) == 1

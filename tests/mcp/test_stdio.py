@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from standfast import Agent, McpJail, McpServer, Runtime, ScriptedModel
-from standfast.errors import InvalidArgument, NotConfigured, StandfastError
+from standfast.errors import InvalidArgument, McpServerFailed, NotConfigured, StandfastError
 from standfast.mcp.config import read_mcp_servers
+from standfast.mcp.stdio import ServerProcess
 from standfast.sandbox.cpython.jail import jail_report
 
 Raw = Callable[..., McpServer]
@@ -92,7 +93,7 @@ def test_a_jail_can_be_written_in_mcp_json(tmp_path: Path, monkeypatch: pytest.M
     file.write_text(text % '"/srv"')
     with pytest.raises(NotConfigured, match="server 'a'"):
         read_mcp_servers(file, data_dir=tmp_path)
-    with pytest.raises(InvalidArgument, match="is a text"):
+    with pytest.raises(InvalidArgument, match="must be a list"):
         McpJail(readable="/srv")  # type: ignore[arg-type]
     monkeypatch.setattr("standfast.sandbox.cpython.jail._try_bubblewrap", lambda: "it is forbidden")
     jail_report.cache_clear()
@@ -132,3 +133,35 @@ def test_two_sessions_of_different_servers_share_nothing(raw: Raw, tmp_path: Pat
     for text in prompts:
         assert "s3cret" not in text
         assert ("mcp__one__" in text) != ("mcp__two__" in text)
+
+
+@pytest.mark.parametrize(
+    ("target", "said", "hint"),
+    [
+        (
+            ["no-such-program"],
+            "cannot be started: No such file or directory: 'no-such-program'",
+            "the command",
+        ),
+        ([__file__], "cannot be started: Permission denied", "the command"),
+        (["no such program"], "cannot be started", "each of its arguments separately"),
+        ([sys.executable, "no_such_file.py"], "exited: .*can't open file", "run its command in a terminal"),
+        ([sys.executable, "-c", "raise ValueError('no key')"], "exited: ValueError: no key", "terminal"),
+        ([sys.executable, "-c", "import time; time.sleep(60)"], "did not answer within 0.5 s", "connect_s"),
+        ("http://127.0.0.1:9/mcp", "cannot be used: All connection attempts failed", "check the URL"),
+    ],
+)
+def test_a_server_that_does_not_start_is_an_error_that_says_what_to_do(
+    tmp_path: Path, target: Any, said: str, hint: str
+) -> None:
+    """Bug: most read `failed: MCPError: Connection closed`, with words of the server as the hint."""
+    server = McpServer(target, name="gone", data_dir=tmp_path, connect_s=0.5 if "60" in target[-1] else 30)
+    with pytest.raises(McpServerFailed, match=f"'gone' {said}") as caught:
+        asyncio.run(server.advertised())
+    assert hint in str(caught.value.hint)
+
+
+def test_the_error_on_stderr_is_found_above_other_lines() -> None:
+    """Ours: Node prints its version last."""
+    process = ServerProcess(["x"], {}, stderr=b"at x.js:1\nTypeError: no key\n\nNode.js v24.19.0\n")
+    assert process.last_words() == "TypeError: no key"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from standfast.model.approval import Approval, ApprovalState
 from standfast.model.call_history import CallHistory
 from standfast.model.events import (
     ModelCallStarted,
@@ -17,6 +18,7 @@ from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from standfast.model.outcome import Finished
 from standfast.model.session import Entry, Segment, SessionHead
+from standfast.workbench.approvals_html import request_html
 from standfast.workbench.branches import family_of, graph_rows
 from standfast.workbench.conversation import (
     CallView,
@@ -203,3 +205,25 @@ def test_numbers_are_written_as_people_read_them() -> None:
     assert cost(Usage(cost_nano_usd=2_100_000, priced=1, calls=1)) == "$0.0021"
     assert cost(Usage(cost_nano_usd=1_200_000_000, priced=1, calls=2)) == "≥ $1.20"
     assert one_line("a\n b  c", 4) == "a b…"
+
+
+def test_a_request_shows_its_question_with_the_schema_of_the_answer() -> None:
+    """Bug: a person read the schema of the answer, but not the question."""
+    approval = Approval(
+        approval_id="apr_1",
+        state=ApprovalState.PENDING,
+        session_id="s",
+        capability="travel",
+        args=[],
+        kwargs={},
+        requested_at=0,
+        expires_at=1,
+        binding="",
+        run_id="t_1",
+        call_id=1,
+        reason="Where <to>?",
+        answer_schema={"type": "object", "properties": {"city": {"type": "string"}}},
+    )
+    shown = str(request_html(approval, 0, decides=True))
+    assert "Where &lt;to&gt;?" in shown
+    assert "city" in shown

@@ -21,6 +21,8 @@ from standfast.cli.report import call_text, facts_table, show_table, show_waitin
 from standfast.cli.sessions import Age
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from standfast.model.approval import Approval
     from standfast.model.grant import Grant
 
@@ -73,7 +75,7 @@ def list_approvals(
                 one.approval_id,
                 styled(one.state, _COLOURS.get(one.state, "dim")),
                 one.session_id,
-                styled(call_text(one.capability, one.args, one.kwargs)),
+                _asked(one),
                 _time_left(one.expires_at) if one.state == "pending" else "",
             )
             for one in listed
@@ -304,6 +306,14 @@ def _show_grants(grants: list[Grant]) -> None:
     ]
     headers = ("grant", "tool", "rule", "for", "given by", "until")
     show_table(*headers, rows=rows, whole=(0, 5), empty="no grants")
+
+
+def _asked(approval: Approval) -> Text:
+    """Return the call of an approval, with the question or the reason while it can still be decided."""
+    shown = styled(call_text(approval.capability, approval.args, approval.kwargs))
+    if approval.state == "pending" and approval.reason:
+        shown.append_text(styled(f"\n{approval.reason}", "dim"))
+    return shown
 
 
 def _decided(approval: Approval) -> CommandOutput:

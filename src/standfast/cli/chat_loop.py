@@ -16,7 +16,7 @@ from standfast.cli.follower import Background, Follower, Leave, Terminated, sigt
 from standfast.cli.options import Invocation
 from standfast.cli.output import console, counted, error_console, show_error, this_user
 from standfast.cli.repl_input import ChatLines, SlashCompleter, line_editing
-from standfast.cli.report import facts_table, show_box, show_commands
+from standfast.cli.report import answer_fields, facts_table, show_box, show_commands
 from standfast.cli.transcript import show_conversation, usage_table
 from standfast.cli.turn_report import TurnReport, left_unfinished, report_turn
 from standfast.errors import InvalidArgument, StandfastError, TurnNotRunnable
@@ -187,8 +187,6 @@ class Chat:
 
         about = error_console()
         show_box(about, approval)
-        if approval.reason:
-            self._screen.note(approval.reason, "yellow")
         try:
             decision = self._ask(approval)
             if decision is None:
@@ -201,18 +199,19 @@ class Chat:
 
     def _ask(self, approval: Approval) -> Decision | None:
         """Ask for a decision: yes, no with a reason, or yes with other arguments; None for later."""
-        user = this_user()
+        user, fields = this_user(), answer_fields(approval)
+        question = "Answer? [y]es, [n]o, [l]ater: " if fields else "Approve? [y]es, [n]o, [e]dit, [l]ater: "
         while True:
-            answer = self._lines.ask("Approve? [y]es, [n]o, [e]dit, [l]ater: ")
+            answer = self._lines.ask(question)
             match answer and answer.lower():
-                case "y" | "yes":
+                case "y" | "yes" if not fields:
                     return Decision(approved=True, decided_by=user)
                 case "n" | "no":
                     reason = self._lines.ask("Reason, shown to the model: ")
                     return Decision(approved=False, reason=reason or None, decided_by=user)
-                case "e" | "edit":
-                    given = json.dumps(approval.arguments, ensure_ascii=False)
-                    edited = self._lines.ask("Arguments as JSON: ", given)
+                case "e" | "edit" | "y" | "yes":
+                    given = json.dumps(fields or approval.arguments, ensure_ascii=False)
+                    edited = self._lines.ask("Answer as JSON: " if fields else "Arguments as JSON: ", given)
                     if edited is None:
                         return None
                     try:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import queue
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,16 +16,20 @@ import click
 
 from standfast.cli.host import Grants
 from standfast.cli.options import Invocation, JsonParameter, answers, grants_options, inherited_options
-from standfast.cli.output import CommandOutput, console
+from standfast.cli.output import CommandOutput, console, counted, visible
 from standfast.cli.report import show_table
 
 if TYPE_CHECKING:
+    from standfast.mcp.exchange import Answer
     from standfast.mcp.mcp_server import McpServer
     from standfast.mcp.pins import Pin
     from standfast.mcp.serve import Offer
     from standfast.tools.context import AskPerson
 
 T = TypeVar("T")
+
+_END_S = 5.0
+"""The longest wait for a server to end after Ctrl-C."""
 
 _config = click.option(
     "--config",
@@ -46,7 +53,7 @@ Examples:
 )
 @inherited_options
 def command() -> None:
-    """Use MCP servers, and be one.
+    """Use MCP servers, or run Standfast as one.
 
     What a server advertises is pinned when it is first used. If it changes, nothing on it is called until
     `trust` has shown the change and a person has agreed.
@@ -57,7 +64,7 @@ def command() -> None:
 @_config
 @answers
 def list_servers(invocation: Invocation, *, config: Path | None) -> CommandOutput:
-    """List the servers of the file, without starting any."""
+    """List the servers in the file, without starting any."""
     rows = [
         {
             "name": one.name,
@@ -70,7 +77,7 @@ def list_servers(invocation: Invocation, *, config: Path | None) -> CommandOutpu
 
     def show() -> None:
         table = [
-            (one["name"], f"{one['tools']} tools" if one["trusted"] else "not used yet", one["target"])
+            (one["name"], counted(one["tools"], "tool") if one["trusted"] else "not used yet", one["target"])
             for one in rows
         ]
         show_table("server", "pinned", "command or URL", rows=table, whole=(0,), empty="no servers")
@@ -88,7 +95,7 @@ def inspect_server(
 ) -> CommandOutput:
     """Start a server, and show its tools and how it differs from what was trusted. Nothing is called.
 
-    With TOOL, show everything that the server says about that tool: its description, schemas and annotations.
+    With TOOL, show the description, the schemas and the annotations of that tool.
     """
     from standfast.mcp.contracts import clean_text
 
@@ -104,10 +111,11 @@ def inspect_server(
             (clean_text(tool.name, 80), json.dumps(tool.annotations), said)
             for tool, said in zip(now.tools, words, strict=True)
         ]
-        show_table("tool", "annotations", "its own description", rows=rows, whole=(0,), empty="no tools")
-        console().print(f"revision {now.protocol}; it also offers {', '.join(now.features) or 'nothing'}")
+        show_table("tool", "annotations", "the server's description", rows=rows, whole=(0,), empty="no tools")
+        more = f"; it also offers {' and '.join(now.features)}" if now.features else ""
+        click.echo(f"revision {now.protocol}{more}")
         for change in changes:
-            console().print(f"changed: {change}", markup=False)
+            click.echo(f"changed: {change}")
 
     return CommandOutput(
         {"protocol": now.protocol, "features": now.features, "tools": now.tools, "changes": changes}, show
@@ -120,27 +128,30 @@ def _inspected_tool(server: McpServer, now: Pin, name: str) -> CommandOutput:
 
     tool = next((one for one in now.tools if one.name == name), None)
     if tool is None:
-        raise UnknownTool(f"the MCP server {server.name} has no tool {name[:80]!r}")
+        raise UnknownTool(
+            f"the MCP server {server.name} has no tool {name[:80]!r}",
+            hint=f"`standfast mcp inspect {server.name}` lists its tools",
+        )
 
     def show() -> None:
-        console().print(clean_text(tool.description, 4096), markup=False, highlight=False)
+        console().print(clean_text(tool.description, 4096))
         for title, value in (
             ("input", tool.input_schema),
             ("output", tool.output_schema),
             ("annotations", tool.annotations),
         ):
             if value:
-                console().print(f"{title}: {json.dumps(value, indent=2)}", markup=False, highlight=False)
+                click.echo(f"{title}: {json.dumps(value, indent=2)}")
         if (problem := tool.problem()) is not None:
-            console().print(f"it is not offered: {problem}", markup=False)
+            click.echo(f"agents cannot use this tool: {visible(problem)}")
 
     return CommandOutput({"tool": tool, "problem": tool.problem()}, show)
 
 
 @command.command("trust")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--forget", is_flag=True, help="Remove the pin instead; the next use pins it anew.")
+@click.option("--yes", is_flag=True, help="Trust the server without asking.")
+@click.option("--forget", is_flag=True, help="Remove the pin; the next use pins the server again.")
 @_config
 @answers
 def trust(
@@ -156,16 +167,21 @@ def trust(
         return CommandOutput.line(words, {"name": name, "forgotten": gone})
     now = _run(server, server.advertised)
     changes = server.changes(now) if server.pinned is not None else ()
-    if not yes:
-        told = changes or [
-            f"tool {clean_text(tool.name, 80)}: {clean_text(tool.description, 500)}" for tool in now.tools
+    is_news = server.pinned is None or bool(changes)
+    agreed = yes or not is_news
+    if not agreed:
+        offered = [
+            f"tool {clean_text(one.name, 80)}: {clean_text(one.description, 500)}" for one in now.tools
         ]
-        for line in told if server.pinned is None or changes else ["nothing has changed"]:
+        for line in changes or (server.target, *offered):
             click.echo(line, err=True)
-        click.confirm(f"Trust {name} as it is now?", abort=True, err=True)
-    server.trust(now)
-    document = {"name": name, "tools": len(now.tools), "digest": now.digest}
-    return CommandOutput.line(f"{name} is trusted with {len(now.tools)} tools", document)
+        agreed = click.confirm(f"Trust {name} as it is now?", err=True)
+    if agreed:
+        server.trust(now)
+    document = {"name": name, "trusted": agreed, "tools": len(now.tools), "digest": now.digest}
+    words = f"is trusted with {counted(len(now.tools), 'tool')}" if agreed else "was not trusted"
+    text = f"{name} {words}" if is_news else f"{name} {words}; nothing has changed"
+    return CommandOutput(document, lambda: click.echo(text), 0 if agreed else 1)
 
 
 @command.command("call")
@@ -177,23 +193,60 @@ def trust(
 def call(
     invocation: Invocation, *, name: str, tool: str, arguments: dict[str, Any], config: Path | None
 ) -> CommandOutput:
-    """Call a TOOL of a server with ARGUMENTS, a JSON object. Its questions are asked on the terminal."""
-    server = _one(invocation, config, name)
-    value = _run(server, lambda: server.call(tool, arguments, ask=_ask))
+    """Call a TOOL of a server with ARGUMENTS, a JSON object. Questions from the server appear here."""
+    value = _call(_one(invocation, config, name), tool, arguments)
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-    return CommandOutput(value, lambda: console().print(text, markup=False, highlight=False))
+    return CommandOutput(value, lambda: click.echo(visible(text)))
+
+
+def _call(server: McpServer, tool: str, arguments: dict[str, Any]) -> Any:
+    """Call a tool on a loop of another thread; ask its questions on this one, where Ctrl-C ends a prompt."""
+    from standfast.tools.loop_threads import LoopThread
+
+    questions: queue.Queue[tuple[AskPerson, Future[Answer]] | None] = queue.Queue()
+    loop, ended = LoopThread(), threading.Event()
+
+    def ask(question: AskPerson) -> Answer:
+        answer: Future[Answer] = Future()
+        questions.put((question, answer))
+        return answer.result()
+
+    async def run() -> Any:
+        try:
+            return await server.call(tool, arguments, ask=ask)
+        finally:
+            await server.close()
+            ended.set()
+
+    calling = asyncio.run_coroutine_threadsafe(run(), loop.loop)
+    calling.add_done_callback(lambda _: questions.put(None))
+    try:
+        while (asked := questions.get()) is not None:
+            question, answer = asked
+            try:
+                answer.set_result(_ask(question))
+            except BaseException:
+                answer.cancel()
+                raise
+        return calling.result()
+    except BaseException:
+        calling.cancel()
+        ended.wait(_END_S)
+        raise
+    finally:
+        loop.close()
 
 
 @command.command("sign-in")
 @click.argument("name")
-@click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="Ask for this scope as well.")
+@click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="Request this scope, too.")
 @click.option("--no-browser", is_flag=True, help="Print the address of the page instead of opening it.")
 @_config
 @answers
 def sign_in(
     invocation: Invocation, *, name: str, scopes: tuple[str, ...], no_browser: bool, config: Path | None
 ) -> CommandOutput:
-    """Sign in to a server over HTTP, by OAuth, on a page that opens in the browser.
+    """Sign in to a server over HTTP with OAuth, on a page that opens in the browser.
 
     The credentials are kept, encrypted, in the data directory.
     """
@@ -207,7 +260,7 @@ def sign_in(
             webbrowser.open(address)
 
     signed_in = _run(server, lambda: server.sign_in(open_page, scopes=scopes))
-    words = f"you are signed in to {name}" if signed_in else f"{name} asks for no sign-in"
+    words = f"you are signed in to {name}" if signed_in else f"{name} does not require sign-in"
     return CommandOutput.line(words, {"name": name, "signed_in": signed_in})
 
 
@@ -216,7 +269,7 @@ def sign_in(
 @_config
 @answers
 def sign_out(invocation: Invocation, *, name: str, config: Path | None) -> CommandOutput:
-    """Forget the credentials of a server, here and at its authorization server."""
+    """Delete the credentials of a server, and revoke them at its authorization server."""
     server = _one(invocation, config, name)
     signed_out = _run(server, server.sign_out)
     words = f"you are signed out of {name}" if signed_out else f"{name} had no credentials"
@@ -224,7 +277,10 @@ def sign_out(invocation: Invocation, *, name: str, config: Path | None) -> Comma
 
 
 class _AnswerParameter(JsonParameter):
-    """An answer to a server's question: a JSON object that matches its schema, or `decline` or `cancel`."""
+    """An answer to a server's question: a JSON object that matches its schema, `decline` or `cancel`.
+
+    `accept` is an empty object.
+    """
 
     def __init__(self, schema: dict[str, Any]) -> None:
         super().__init__(dict)
@@ -236,7 +292,7 @@ class _AnswerParameter(JsonParameter):
 
         if value in ("decline", "cancel"):
             return value
-        answer = super().convert(value, param, ctx)
+        answer = {} if value == "accept" else super().convert(value, param, ctx)
         try:
             validate_answer(self._schema, answer)
         except InvalidArgument as error:
@@ -244,26 +300,37 @@ class _AnswerParameter(JsonParameter):
         return answer
 
 
-def _ask(question: AskPerson) -> dict[str, Any] | str:
+def _ask(question: AskPerson) -> Answer:
     """Ask the person at the terminal; the end of the input cancels the question."""
-    click.echo(question.message, err=True)
+    click.echo(visible(question.message), err=True)
+    words = "Type accept, decline or cancel"
     if question.answer.get("properties"):
-        click.echo(f"The answer fits {json.dumps(question.answer)}", err=True)
+        click.echo(f"The answer must match {json.dumps(question.answer)}", err=True)
+        words = "Answer with a JSON object, or type decline or cancel"
     try:
-        answer: dict[str, Any] | str = click.prompt(
-            "Answer, a JSON object (or: decline, cancel)", type=_AnswerParameter(question.answer), err=True
-        )
-    except click.Abort:
-        return "cancel"
+        answer: Answer = click.prompt(words, type=_AnswerParameter(question.answer), err=True)
+    except click.Abort as error:
+        if isinstance(error.__context__, EOFError):
+            return "cancel"
+        raise  # Ctrl-C ends the command
     return answer
 
 
 def _servers(invocation: Invocation, config: Path | None) -> list[McpServer]:
+    import logging
+
+    from standfast.errors import NotConfigured
     from standfast.mcp.config import FILE_NAME, read_mcp_servers
     from standfast.runtime.data_dir import DataDir
 
-    here = Path(FILE_NAME)
-    file = config or (here if here.exists() else invocation.beside(FILE_NAME))
+    logging.getLogger("mcp").addHandler(logging.NullHandler())  # the command reports failures itself
+    here, shared = Path(FILE_NAME), invocation.beside(FILE_NAME)
+    file = config or (here if here.exists() else shared)
+    if config is None and not file.exists():
+        raise NotConfigured(
+            f"there is no {FILE_NAME} in this directory, and no {shared}",
+            hint='write {"mcpServers": {"NAME": {"command": "PROGRAM", "args": []}}}, or pass --config FILE',
+        )
     return read_mcp_servers(file, data_dir=DataDir(invocation.data_dir, make=False).directory)
 
 
@@ -276,7 +343,7 @@ def _one(invocation: Invocation, config: Path | None, name: str) -> McpServer:
         if one.name == server_name(name):  # the file may write "my-server"
             return one
     known = ", ".join(one.name for one in servers) or "none"
-    raise NotConfigured(f"there is no MCP server {name!r}", hint=f"the servers of the file are: {known}")
+    raise NotConfigured(f"there is no MCP server {name!r}", hint=f"the file has: {known}")
 
 
 def _run(server: McpServer, work: Callable[[], Awaitable[T]]) -> T:
@@ -292,7 +359,7 @@ def _run(server: McpServer, work: Callable[[], Awaitable[T]]) -> T:
 _extend = click.option(
     "--extend",
     metavar="FILE.py:NAME",
-    help="An MCP server of yours, made with the SDK, whose tools, resources and prompts are offered as well.",
+    help="Your own MCP server, written with the SDK; its tools, resources and prompts are served, too.",
 )
 _trace = click.option("--trace", metavar="FILE", help="Write a trace.  [default: STANDFAST_TRACE]")
 
@@ -306,7 +373,7 @@ _trace = click.option("--trace", metavar="FILE", help="Write a trace.  [default:
 def stdio(
     invocation: Invocation, *, app: str | None, extend: str | None, trace: str | None, grants: Grants
 ) -> CommandOutput:
-    """Be an MCP server on stdin and stdout: the sandbox, and the agents of APP (file.py:name)."""
+    """Serve MCP on stdin and stdout: the sandbox, and the agents of APP (file.py:name)."""
     offer = _offer(invocation, app, grants, trace, extend)
     from standfast.mcp.serve import serve_stdio
 
@@ -317,7 +384,9 @@ def stdio(
 @command.command("http")
 @click.argument("app", required=False)
 @click.option("--listen", default="127.0.0.1:8765", show_default=True, metavar="HOST:PORT")
-@click.option("--name", "names", multiple=True, metavar="HOST", help="A host name that clients reach it by.")
+@click.option(
+    "--name", "names", multiple=True, metavar="HOST", help="Another name of this host that clients use."
+)
 @_extend
 @_trace
 @grants_options
@@ -332,7 +401,7 @@ def http(
     trace: str | None,
     grants: Grants,
 ) -> CommandOutput:
-    """Be an MCP server over HTTP at http://HOST:PORT/mcp.
+    """Serve MCP over HTTP at http://HOST:PORT/mcp: the sandbox, and the agents of APP (file.py:name).
 
     Clients need the token in STANDFAST_MCP_TOKEN, else in the file mcp.token beside the data, as a bearer
     token. For several people, tenants and scopes, use `standfast serve`, which serves MCP at /mcp.
@@ -341,12 +410,14 @@ def http(
     if not host or not port.isdigit():
         raise click.UsageError(f"--listen {listen}: write HOST:PORT")
     offer = _offer(invocation, app, grants, trace, extend)
-    from standfast.mcp.serve import TOKEN_VARIABLE, serve_http, service_token
+    from standfast.mcp.serve import TOKEN_VARIABLE, listening_socket, serve_http, service_token
 
-    token = service_token(invocation.beside("mcp.token"))
+    token, host = service_token(invocation.beside("mcp.token")), host.strip("[]")
+    listener = listening_socket(host, int(port))
     where = TOKEN_VARIABLE if TOKEN_VARIABLE in os.environ else invocation.beside("mcp.token")
     click.echo(f"http://{listen}/mcp; the token is in {where}", err=True)
-    asyncio.run(serve_http(offer, host.strip("[]"), int(port), token, names))
+    with listener:
+        asyncio.run(serve_http(offer, listener, host, token, names))
     return CommandOutput(None, lambda: None)
 
 

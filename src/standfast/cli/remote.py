@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from standfast.cli.output import CommandOutput, error_console, show_error
-from standfast.errors import NotConfigured, StandfastError
+from standfast.errors import InvalidArgument, NotConfigured, StandfastError
 
 if TYPE_CHECKING:
     from standfast.cli.options import Invocation
@@ -89,12 +90,14 @@ class RemoteChat:
         return 0
 
     def _decided(self, approval: Approval, ask: Callable[[str], str | None]) -> bool:
-        from standfast.cli.report import show_box
+        from standfast.cli.report import answer_fields, show_box
 
         show_box(error_console(), approval)
-        answer = (ask("Approve? [y]es, [n]o, [l]ater: ") or "l").strip().lower()
+        fields = answer_fields(approval)
+        answer = (ask(f"{'Answer' if fields else 'Approve'}? [y]es, [n]o, [l]ater: ") or "l").strip().lower()
         if answer in ("y", "yes"):
-            result = self._session.approve(approval.approval_id)
+            arguments = _json_object(ask("Answer as JSON: ") or "{}") if fields else None
+            result = self._session.approve(approval.approval_id, arguments=arguments)
         elif answer in ("n", "no"):
             result = self._session.deny(
                 approval.approval_id, reason=ask("Reason, shown to the model: ") or None
@@ -125,6 +128,17 @@ def chat_remotely(
             error_console().print(note, style="yellow", soft_wrap=True)
 
     return CommandOutput(document, show, 0 if ended_well else 1)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    """Return the JSON object in *text*; raise `InvalidArgument` if it is none."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"the answer is not JSON: {error}", hint='write {"name": "value"}') from None
+    if not isinstance(found, dict):
+        raise InvalidArgument("the answer must be a JSON object", hint='write {"name": "value"}')
+    return found
 
 
 def _read_line(prompt: str) -> str | None:

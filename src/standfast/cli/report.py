@@ -163,24 +163,46 @@ def show_waiting(shown: Console, approval: Approval, invocation: Invocation) -> 
 
 
 def show_box(shown: Console, approval: Approval) -> None:
-    """Print a call that waits, with all of its arguments."""
+    """Print a call that waits, with all of its arguments, or the question that it asks."""
     from rich.panel import Panel
     from rich.text import Text
 
-    call = Text(call_text(approval.capability, approval.args, approval.kwargs), "bold", overflow="fold")
-    body = Text.assemble(call, ("\n\nasked by session ", "dim"), approval.session_id)
+    fields = answer_fields(approval)
+    if fields:
+        body = styled(approval.reason or "", "bold", overflow="fold")
+        body.append(f"\n\nThe answer must match {json.dumps(approval.answer_schema)}")
+    else:
+        called = call_text(approval.capability, approval.args, approval.kwargs)
+        body = Text(called, "bold", overflow="fold")
+        if approval.reason:
+            body.append_text(styled(f"\n\n{approval.reason}", "yellow"))
+    body.append(
+        f"\n\nasked by {approval.capability} of session " if fields else "\n\nasked by session ", "dim"
+    )
+    body.append(approval.session_id)
     body.append(f", can be decided until {moment(approval.expires_at)}", "dim")
-    title = Text(f"waiting for approval · {approval.approval_id}")
+    title = Text(f"waiting for {'an answer' if fields else 'approval'} · {approval.approval_id}")
     shown.print(Panel(body, title=title, title_align="left", border_style="yellow", expand=False))
+
+
+def answer_fields(approval: Approval) -> dict[str, Any]:
+    """Return the fields that the answer to a question has, with their defaults; {} if there are none."""
+    schema = approval.answer_schema
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        return {}
+    return {name: approval.kwargs.get(name, "...") for name in properties}
 
 
 def show_commands(shown: Console, approval: Approval, invocation: Invocation) -> None:
     """Print the commands that decide an approval, outside of any box, so that they can be copied."""
     from rich.text import Text
 
-    decide = ("approvals", "approve", approval.approval_id)
+    decide: tuple[str, ...] = ("approvals", "approve", approval.approval_id)
     refuse = ("approvals", "deny", approval.approval_id, "--reason", "not this one")
-    for label, words in (("approve", decide), ("deny   ", refuse)):
+    if fields := answer_fields(approval):
+        decide = (*decide, "--arguments", json.dumps(fields, ensure_ascii=False))
+    for label, words in (("answer " if fields else "approve", decide), ("deny   ", refuse)):
         shown.print(Text.assemble((f"  {label}  ", "dim"), invocation.command(*words)), soft_wrap=True)
 
 

@@ -164,8 +164,8 @@ class McpServerChanged(OutsideError):
     def __init__(self, server: str, changes: tuple[str, ...]) -> None:
         listed = "; ".join(changes)
         super().__init__(
-            f"MCP server {server!r} is not what it was when it was trusted: {listed}",
-            hint=f"if the change is right, run: standfast mcp trust {server}",
+            f"MCP server {server!r} has changed since it was trusted: {listed}",
+            hint=f"review the changes; to accept them, run: standfast mcp trust {server}",
         )
         self.server = server
         self.changes = changes

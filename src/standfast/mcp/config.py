@@ -12,13 +12,17 @@ Settings specific to Standfast are under `standfast`, named like the arguments o
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from standfast.errors import InvalidArgument, NotConfigured
 from standfast.mcp.contracts import McpTool
@@ -29,13 +33,50 @@ from standfast.runtime.agent_definition import AgentDefinition
 
 FILE_NAME: Final = "mcp.json"
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_KNOWN: Final = frozenset({
-    "type", "command", "args", "env", "cwd", "url", "headers", "disabled", "standfast"
-})  # fmt: skip
-_OWN: Final = frozenset({
-    "include", "tools", "approval", "trust_annotations", "pin_tools", "memory_mb", "cpu_s", "jail",
-    "sampling", "protocol", "media", "sign_in", "availability", "timeout_s", "idle_s", "connect_s",
-})  # fmt: skip
+_TRANSPORTS: Final = {
+    "stdio": "command", "http": "url", "streamable-http": "url", "streamableHttp": "url", "sse": "url",
+}  # fmt: skip
+"""The values of `type`, and the setting that each needs."""
+
+
+class StandfastSettings(msgspec.Struct, forbid_unknown_fields=True):
+    """The types of a server's settings under `standfast`; `McpServer` checks their values."""
+
+    include: list[str] | UnsetType = UNSET
+    tools: dict[str, dict[str, Any]] | UnsetType = UNSET
+    approval: Any = UNSET
+    trust_annotations: bool | UnsetType = UNSET
+    pin_tools: bool | UnsetType = UNSET
+    memory_mb: int | UnsetType = UNSET
+    cpu_s: int | UnsetType = UNSET
+    jail: dict[str, Any] | UnsetType = UNSET
+    sampling: bool | UnsetType = UNSET
+    protocol: str | UnsetType = UNSET
+    media: list[str] | UnsetType = UNSET
+    sign_in: dict[str, Any] | UnsetType = UNSET
+    availability: str | UnsetType = UNSET
+    timeout_s: float | UnsetType = UNSET
+    idle_s: float | UnsetType = UNSET
+    connect_s: float | UnsetType = UNSET
+
+
+class ServerEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """The types of a server's settings."""
+
+    type: str | UnsetType = UNSET
+    command: str | UnsetType = UNSET
+    args: list[str | int | float] | UnsetType = UNSET
+    env: dict[str, str | int | float] | list[str] | UnsetType = UNSET
+    cwd: str | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    disabled: bool | UnsetType = UNSET
+    standfast: StandfastSettings | UnsetType = UNSET
+
+
+_KNOWN: Final = frozenset(ServerEntry.__struct_fields__)
+_OWN: Final = frozenset(StandfastSettings.__struct_fields__)
+_JAIL: Final = frozenset(McpJail.__dataclass_fields__)
 _SIGN_IN: Final = frozenset(McpSignIn.__dataclass_fields__) - {"open_page"}
 _TOOL: Final = frozenset(McpTool.__dataclass_fields__)
 
@@ -47,14 +88,19 @@ def read_mcp_servers(path: str | os.PathLike[str], *, data_dir: Path | None = No
     """
     file = Path(path)
     try:
-        found = msgspec.json.decode(file.read_bytes())
+        found = json.loads(file.read_bytes(), object_pairs_hook=_object)
     except OSError as error:
         raise NotConfigured(f"{file} cannot be read: {error.strerror or error}") from None
-    except msgspec.DecodeError as error:
+    except InvalidArgument as error:
+        raise NotConfigured(f"{file}: {error.message}", hint=error.hint) from None
+    except (ValueError, RecursionError) as error:
         raise NotConfigured(f"{file} is not JSON: {error}") from None
     servers = found.get("mcpServers") if isinstance(found, dict) else None
     if not isinstance(servers, dict):
-        raise NotConfigured(f'{file} has no "mcpServers"', hint="write an object of servers by name")
+        raise NotConfigured(
+            f'{file} has no object "mcpServers"',
+            hint='write {"mcpServers": {"NAME": {"command": "PROGRAM"}}}',
+        )
     made: dict[str, McpServer] = {}
     for name, entry in servers.items():
         try:
@@ -63,11 +109,14 @@ def read_mcp_servers(path: str | os.PathLike[str], *, data_dir: Path | None = No
             if not entry.get("disabled"):
                 server = _server(name, entry, data_dir)
                 if server.name in made:
-                    raise InvalidArgument(f"another server is called {server.name!r}, too")
+                    raise InvalidArgument(
+                        f"another server is called {server.name!r}, too", hint="rename one of them"
+                    )
                 made[server.name] = server
-        except (InvalidArgument, msgspec.ValidationError, TypeError, ValueError) as error:
-            problem = error.message if isinstance(error, InvalidArgument) else str(error)
-            raise NotConfigured(f"{file}, server {name!r}: {problem}") from None
+        except (InvalidArgument, NotConfigured) as error:
+            raise NotConfigured(f"{file}, server {name!r}: {error.message}", hint=error.hint) from None
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
+            raise NotConfigured(f"{file}, server {name!r}: {_problem(str(error))}") from None
     return list(made.values())
 
 
@@ -88,14 +137,22 @@ def server_name(name: str) -> str:
 
 def _server(name: str, entry: dict[str, Any], data_dir: Path | None) -> McpServer:
     _known(entry, _KNOWN)
-    own = _known(entry.get("standfast", {}), _OWN)
-    if entry.get("type", "stdio") == "sse":
-        raise InvalidArgument("the SSE transport is not supported; use streamable HTTP")
+    own = _known(entry.get("standfast", {}), _OWN, " under standfast")
+    msgspec.convert(entry, ServerEntry)
     if ("command" in entry) == ("url" in entry):
         raise InvalidArgument('it needs either "command" or "url"')
+    kind = entry.get("type", "stdio" if "command" in entry else "http")
+    if kind == "sse":
+        raise InvalidArgument("the SSE transport is not supported; use streamable HTTP")
+    if _TRANSPORTS.get(kind) not in entry:
+        raise InvalidArgument(
+            f"type {kind!r} does not fit", hint='use "stdio" for a command, "http" for a URL'
+        )
     entry, settings = _expanded(entry), dict(own)
+    if "url" in entry and not entry["url"].startswith(("http://", "https://")):
+        raise InvalidArgument(f'"url" must begin with http:// or https://, got {entry["url"]!r}')
     if "jail" in own:
-        settings["jail"] = msgspec.convert(own["jail"], McpJail)
+        settings["jail"] = msgspec.convert(_known(own["jail"], _JAIL, " of jail"), McpJail)
     if "sign_in" in own:
         settings["sign_in"] = McpSignIn(**_known(_expanded(own["sign_in"]), _SIGN_IN, " of sign_in"))
     if "tools" in own:
@@ -114,10 +171,27 @@ def _server(name: str, entry: dict[str, Any], data_dir: Path | None) -> McpServe
     )
 
 
-def _known(given: Mapping[str, Any], known: frozenset[str], what: str = "") -> Any:
-    """Return *given*; raise `InvalidArgument` if it has a setting that is not in *known*."""
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raise `InvalidArgument` if a name occurs twice, because only one would count."""
+    if repeated := [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]:
+        raise InvalidArgument(f"{repeated[0]!r} occurs twice in one object", hint="rename or remove one")
+    return dict(pairs)
+
+
+def _problem(text: str) -> str:
+    """Return a message about a setting of the wrong type, which begins with the name of the setting."""
+    found = re.fullmatch(r"(.*) - at `\$\.?(.*)`", text)
+    return text if found is None else f"{found[2]}: {found[1]}".replace("`", "")
+
+
+def _known(given: Any, known: frozenset[str], what: str = "") -> Any:
+    """Return *given*; raise `InvalidArgument` unless it is an object whose settings are all in *known*."""
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(f"the settings{what} must be an object, got {given!r}")
     if unknown := sorted(set(given) - known):
-        raise InvalidArgument(f"there is no setting {unknown[0]!r}{what}")
+        similar = get_close_matches(unknown[0], known, 1)
+        hint = f"did you mean {similar[0]!r}?" if similar else f"use one of {', '.join(sorted(known))}"
+        raise InvalidArgument(f"there is no setting {unknown[0]!r}{what}", hint=hint)
     return given
 
 
@@ -131,7 +205,8 @@ def _expanded(value: Any) -> Any:
     def filled(match: re.Match[str]) -> str:
         name, default = match.groups()
         if (found := os.environ.get(name, default)) is None:
-            raise InvalidArgument(f"it needs {name}, which is not set")
+            hint = f"set it, or write a default: ${{{name}:-value}}"
+            raise InvalidArgument(f"it needs {name}, which is not set", hint=hint)
         return found
 
     return _VARIABLE.sub(filled, value) if isinstance(value, str) else value

@@ -32,9 +32,9 @@ from standfast.mcp.exchange import (
     MAX_QUESTION_CHARS,
     MAX_ROUNDS,
     Answer,
-    Ask,
     Asked,
     AskedMidway,
+    AskNow,
     Exchange,
     InputState,
     answer_schema,
@@ -52,7 +52,7 @@ from standfast.tools.context import AskPerson, RunContext
 
 if TYPE_CHECKING:
     import mcp_types as types
-    from mcp import Client
+    from mcp import Client, MCPError
     from mcp.client.session import ClientRequestContext
     from pydantic import TypeAdapter
 
@@ -63,6 +63,9 @@ MAX_PAGES: Final = 200
 PING_S: Final = 5.0
 HANDSHAKE: Final = "2025-11-25"
 STATELESS: Final = "2026-07-28"
+_CLOSED: Final = ("Connection closed", "SSE stream ")
+"""How the SDK's messages begin that report the end of the connection, or of the response."""
+_REFUSALS: Final = ("decline", "cancel")
 NO_BACK_CHANNEL: Final = "no back-channel for server-initiated requests"
 """How a server of the Python SDK refuses a call whose tool uses `ctx.elicit`, which 2026-07-28 lacks."""
 
@@ -112,6 +115,8 @@ class McpConnection:
         self._allowance = Allowance()
         self._exchanges: list[Exchange] = []
         self._used_at = 0.0
+        self._http_status = 0
+        """The status of the last HTTP response that was an error."""
         self._timer: asyncio.TimerHandle | None = None
         self._stop = asyncio.Event()
         self._settled = asyncio.Event()
@@ -234,7 +239,7 @@ class McpConnection:
             incoming: Any
             outgoing: Any
             if endpoint.url:
-                transport = http_transport(endpoint.url, endpoint.headers, endpoint.auth)
+                transport = http_transport(endpoint.url, endpoint.headers, endpoint.auth, self._refused_with)
                 incoming, outgoing = await stack.enter_async_context(transport)
             else:
                 self._process = ServerProcess(
@@ -251,6 +256,9 @@ class McpConnection:
             self._results = CompleteResults(incoming)
             yield self._results, outgoing
 
+    def _refused_with(self, status: int) -> None:
+        self._http_status = status
+
     def _failure(self, error: BaseException) -> StandfastError:
         """Convert an exception of the SDK or of a transport."""
         leaf = _leaf(error)
@@ -258,22 +266,50 @@ class McpConnection:
             return problem  # the SDK may report only a closed connection
         if isinstance(leaf, StandfastError):
             return leaf
-        name = self.endpoint.name
+        name, hint = self.endpoint.name, None
         if self._allowance.problem:
-            return McpServerFailed(name, f"{self._allowance.problem} and was ended")
-        if isinstance(leaf, TimeoutError):
-            return McpServerFailed(name, f"did not answer within {self.endpoint.connect_s:g} s")
-        if isinstance(leaf, OSError) and self.pid is None:
-            hint = "check the command" if self.endpoint.command else "check the URL"
-            return McpServerFailed(name, f"cannot be started: {leaf}", hint=hint)
-        if isinstance(leaf, asyncio.CancelledError):
-            return McpServerFailed(name, "was closed")
-        said = clean_text(f"{type(leaf).__name__}: {leaf}", 300)
-        return McpServerFailed(name, f"failed: {said}", hint=self._last_words())
+            what = f"{self._allowance.problem} and was ended"
+        elif isinstance(leaf, TimeoutError):
+            what = f"did not answer within {self.endpoint.connect_s:g} s"
+            hint = "raise connect_s if it needs longer to start"
+        elif isinstance(leaf, OSError) and self.pid is None:
+            what, hint = f"cannot be started: {leaf.strerror}: {leaf.filename!r}", "check the command"
+            if " " in str(leaf.filename):
+                hint = "give the program and each of its arguments separately"
+        elif isinstance(leaf, asyncio.CancelledError):
+            what = "was closed"
+        else:
+            what, hint = self._sdk_failure(leaf)
+        return McpServerFailed(name, what, hint=hint)
 
-    def _last_words(self) -> str | None:
-        """Return the last line that a child process wrote to stderr, for a hint."""
-        return (clean_text(self._process.last_words(), 300) or None) if self._process is not None else None
+    def _sdk_failure(self, error: BaseException) -> tuple[str, str | None]:
+        """Return what is wrong, and what to do, for an exception of the SDK or of its HTTP client."""
+        from httpx2 import TransportError
+        from mcp import MCPError
+        from pydantic import ValidationError
+
+        said = clean_text(str(error), 300)
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(one) for one in first["loc"])
+            return clean_text(f"broke the protocol: {error.title}: {place}: {first['msg']}", 300), None
+        if isinstance(error, MCPError) and _is_closed(error):
+            if self.endpoint.url:
+                return f"closed the connection: {said}", None
+            return f"exited{self._last_words()}", "run its command in a terminal to see why"
+        if isinstance(error, MCPError) and self._http_status and "Server returned an error" in error.message:
+            hint = "check its headers" if self._http_status in (401, 403) else "check the URL"
+            return f"answered with the HTTP status {self._http_status}", hint
+        if isinstance(error, MCPError):
+            return f"answered with an error: {said}", None
+        if isinstance(error, TransportError):
+            return f"cannot be used: {said}", "check the URL, and that the server is running"
+        return f"failed: {clean_text(type(error).__name__, 100)}: {said}", None
+
+    def _last_words(self) -> str:
+        """Return the error that a child process wrote to stderr, with a colon before it; "" if none."""
+        words = "" if self._process is None else clean_text(self._process.last_words(), 300)
+        return f": {words}" if words else ""
 
     def _watch_idle(self) -> None:
         """Close the connection after `idle_s` without calls; otherwise reschedule this check."""
@@ -360,7 +396,7 @@ class McpConnection:
         arguments: dict[str, Any],
         context: RunContext[Any],
         given: tuple[InputState, Answer] | None,
-        ask: Ask | None = None,
+        ask: AskNow | None = None,
     ) -> types.CallToolResult | Asked:
         """Call a tool; return its result, or the question that the server asks before it continues."""
         task = asyncio.current_task()
@@ -387,16 +423,15 @@ class McpConnection:
     def _refused(self, error: Exception) -> Exception:
         """Return a call's failure: the server's own message, or that the server is gone."""
         from mcp import MCPError
-        from mcp_types import CONNECTION_CLOSED
 
         leaf = _leaf(error)
         if isinstance(leaf, MCPError):
-            if leaf.code == CONNECTION_CLOSED:
+            if _is_closed(leaf):
                 self._stop.set()
-                if getattr(self.endpoint.auth, "problem", None) is not None:
+                if self.endpoint.url:
                     return self._failure(leaf)
-                what = self._allowance.problem or "ended during the call"
-                return McpServerFailed(self.endpoint.name, what, hint=self._last_words())
+                what = self._allowance.problem or f"exited during the call{self._last_words()}"
+                return McpServerFailed(self.endpoint.name, what)
             if "Session terminated" in leaf.message:
                 self._stop.set()
             said = clean_text(leaf.message, MAX_QUESTION_CHARS)
@@ -413,6 +448,9 @@ class McpConnection:
         from mcp import MCPError
 
         responses, state = responses_to(exchange.given) if self.is_stateless else (None, None)
+        if exchange.given is not None and exchange.given[0].opens_page and exchange.given[1] in _REFUSALS:
+            message = f"the person did not open the page that the MCP server {self.endpoint.name} requires"
+            raise ToolError(Code.TOOL_ERROR, message)
 
         async def progressed(progress: float, total: float | None, message: str | None) -> None:
             said = None if message is None else clean_text(message, MAX_QUESTION_CHARS)
@@ -420,28 +458,26 @@ class McpConnection:
 
         repeated: list[tuple[str, Answer]] = []
         for attempt in range(MAX_ROUNDS):
-            if self._stdio is not None and responses is None and state is None:
-                raw = await self._stdio.call(tool, arguments, progressed)
-                is_question = raw.get("resultType") == "input_required"
-                kind = types.InputRequiredResult if is_question else types.CallToolResult
-                result: Any = kind.model_validate(raw, by_name=False)
-            else:
-                params = types.CallToolRequestParams(
-                    name=tool, arguments=arguments, input_responses=responses, request_state=state
-                )
-                try:
-                    result = (
-                        await self.client.session.send_request(  # the tools' dispatcher checks the schema
-                            types.CallToolRequest(params=params),
-                            _call_results(),
-                            progress_callback=progressed,
-                        )
+            try:
+                if self._stdio is not None and responses is None and state is None:
+                    raw = await self._stdio.call(tool, arguments, progressed)
+                    is_question = raw.get("resultType") == "input_required"
+                    kind = types.InputRequiredResult if is_question else types.CallToolResult
+                    result: Any = kind.model_validate(raw, by_name=False)
+                else:
+                    params = types.CallToolRequestParams(
+                        name=tool, arguments=arguments, input_responses=responses, request_state=state
                     )
-                except MCPError as error:
-                    if state is None or repeated or "requeststate" not in error.message.lower():
-                        raise
-                    responses, state, repeated = None, None, exchange.known()
-                    continue  # the server has lost its state's key, so it asks everything again
+                    result = await self.client.session.send_request(  # the dispatcher checks the schema
+                        types.CallToolRequest(params=params), _call_results(), progress_callback=progressed
+                    )
+            except MCPError as error:
+                if error.code == types.URL_ELICITATION_REQUIRED:
+                    return self._pages_to_open(exchange, error)
+                if state is None or repeated or "requeststate" not in error.message.lower():
+                    raise
+                responses, state, repeated = None, None, exchange.known()
+                continue  # the server has lost its state's key, so it asks everything again
             if isinstance(result, types.CallToolResult):
                 return result
             asked = await self._input_required(exchange, result)
@@ -471,10 +507,7 @@ class McpConnection:
                 raise McpServerFailed(self.endpoint.name, f"asked for {request.method}, which is not allowed")
         if not questions:
             return responses
-        if len(exchange.known()) >= MAX_ROUNDS:
-            raise McpServerFailed(
-                self.endpoint.name, f"asked a person more than {MAX_ROUNDS} times in one call"
-            )
+        self._count_questions(exchange)
         texts = [question_text(params) for params in questions.values()]
         schemas = {key: answer_schema(params) for key, params in questions.items()}
         schema = next(iter(schemas.values()))
@@ -492,6 +525,25 @@ class McpConnection:
             earlier=tuple(exchange.known()),
         )
         return Asked(state.question, schema, state)
+
+    def _count_questions(self, exchange: Exchange) -> None:
+        if len(exchange.known()) >= MAX_ROUNDS:
+            raise McpServerFailed(
+                self.endpoint.name, f"asked a person more than {MAX_ROUNDS} times in one call"
+            )
+
+    def _pages_to_open(self, exchange: Exchange, error: MCPError) -> Asked:
+        """Return the question that an error of 2025-11-25 asks: to open pages before the call is repeated."""
+        from mcp import UrlElicitationRequiredError
+
+        self._count_questions(exchange)
+        try:
+            pages = UrlElicitationRequiredError.from_error(error.error).elicitations
+        except (ValueError, TypeError, AttributeError):
+            raise error from None
+        text = "\n".join(question_text(one) for one in pages) or clean_text(error.message, MAX_QUESTION_CHARS)
+        state = InputState(question=text, opens_page=True, earlier=tuple(exchange.known()))
+        return Asked(text, {"type": "object"}, state)
 
     async def _check_health(self) -> None:
         """Terminate a server that does not respond after a call was abandoned."""
@@ -526,10 +578,11 @@ class McpConnection:
         exchange, text = await self._asking_exchange(), question_text(params)
         defaults = defaults_of(answer_schema(params)) if params.mode == "form" else None
         if exchange is None:
-            message = "several calls ask at once; ask again in a call of its own"
+            message = "several calls ask at once; ask again when no other call is in progress"
             return types.ErrorData(code=types.INVALID_REQUEST, message=message)
         if exchange.ask is not None:
-            answer = await asyncio.to_thread(exchange.ask, AskPerson(text, answer_schema(params)))
+            asked = f"the MCP server {self.endpoint.name} asks: {text}"
+            answer = await exchange.ask(AskPerson(asked, answer_schema(params)))
             return elicited("decline" if answer is None else answer, defaults)
         known, number = exchange.known(), len(exchange.heard)
         if number < len(known) and known[number][0] == text:
@@ -569,6 +622,13 @@ def _call_results() -> TypeAdapter[types.CallToolResult | types.InputRequiredRes
     from pydantic import TypeAdapter
 
     return TypeAdapter(types.CallToolResult | types.InputRequiredResult)
+
+
+def _is_closed(error: MCPError) -> bool:
+    """Return whether the connection is closed. The code alone may also be that of a server's own error."""
+    from mcp_types import CONNECTION_CLOSED
+
+    return error.code == CONNECTION_CLOSED and error.message.startswith(_CLOSED)
 
 
 def _leaf(error: BaseException) -> BaseException:

@@ -62,7 +62,7 @@ class McpTool:
     def __post_init__(self) -> None:
         if self.side_effect is not None and self.side_effect not in list(SideEffect):
             known = ", ".join(SideEffect)
-            raise InvalidArgument(f"{self.side_effect!r} is no side effect", hint=f"use one of {known}")
+            raise InvalidArgument(f"there is no side effect {self.side_effect!r}", hint=f"use one of {known}")
         if self.availability is not None:
             checked_availability(self.availability)
         if self.approval is not None:

@@ -59,7 +59,9 @@ class McpSignIn:
         if self.client_secret is not None and self.client_id is None:
             raise InvalidArgument("client_secret needs client_id", hint="pass both, or neither")
         if isinstance(self.scopes, str):
-            raise InvalidArgument("scopes is a text", hint=f"write [{self.scopes!r}]")
+            raise InvalidArgument(
+                f"scopes must be a list, got {self.scopes!r}", hint=f"write [{self.scopes!r}]"
+            )
         if not 0 <= self.redirect_port < 65536:
             raise InvalidArgument(f"redirect_port must be a port, got {self.redirect_port}")
 

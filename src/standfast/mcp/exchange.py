@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +40,8 @@ class InputState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     responses: dict[str, Any] = {}
     request_state: str | None = None
     earlier: tuple[tuple[str, dict[str, Any] | str], ...] = ()
+    opens_page: bool = False
+    """Whether the server refused the call until a person has opened a page; the answer is not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,9 @@ Answer = dict[str, Any] | str
 Ask = Callable[[AskPerson], Answer | None]
 """Asks a person who is present, on a thread that may block; None declines."""
 
+AskNow = Callable[[AskPerson], Awaitable[Answer | None]]
+"""Asks a person who is present, in the middle of a call."""
+
 
 @dataclass(slots=True)
 class Exchange:
@@ -72,7 +77,7 @@ class Exchange:
     context: RunContext[Any]
     task: asyncio.Task[Any]
     given: tuple[InputState, Answer] | None = None
-    ask: Ask | None = None
+    ask: AskNow | None = None
     asked: Asked | None = None
     """The question that ended the call."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -134,7 +139,7 @@ def responses_to(
     for key in state.keys:
         own = answer if isinstance(answer, str) or len(state.keys) == 1 else answer[key]
         responses[key] = elicited(own, state.defaults.get(key, {}))
-    return responses, state.request_state
+    return responses or None, state.request_state
 
 
 async def sampled(

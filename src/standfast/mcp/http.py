@@ -6,7 +6,7 @@ is never decompressed, and has at most `MAX_RESPONSE_BYTES`, whatever its header
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -17,8 +17,13 @@ READ_S: Final = 300.0
 
 
 @asynccontextmanager
-async def http_transport(url: str, headers: Mapping[str, str], auth: Any) -> AsyncIterator[tuple[Any, Any]]:
-    """Connect to the endpoint at *url*; *auth*, if given, adds credentials to each request."""
+async def http_transport(
+    url: str, headers: Mapping[str, str], auth: Any, refused: Callable[[int], None]
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Connect to the endpoint at *url*; *auth*, if given, adds credentials to each request.
+
+    *refused* is called with the status of each response that is an error; the SDK does not report it.
+    """
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
@@ -39,6 +44,8 @@ async def http_transport(url: str, headers: Mapping[str, str], auth: Any) -> Asy
             await self._body.aclose()
 
     async def limit(response: httpx2.Response) -> None:
+        if response.status_code >= 400:
+            refused(response.status_code)
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise httpx2.ReadError("the response is compressed, which was not asked for")
         response.stream = Limited(response.stream)

@@ -42,7 +42,9 @@ class McpJail:
         for name in ("readable", "writable"):
             given = getattr(self, name)
             if isinstance(given, (str, bytes)):
-                raise InvalidArgument(f"{name} of a jail is a text", hint=f'use {name}=["/srv/files"]')
+                raise InvalidArgument(
+                    f"{name} of a jail must be a list, got {given!r}", hint=f'use {name}=["/srv/files"]'
+                )
             paths = tuple(os.path.abspath(os.path.expanduser(os.fspath(path))) for path in given)
             object.__setattr__(self, name, paths)
 

@@ -33,7 +33,7 @@ def joined(server: Server[Any], own: object) -> Server[Any]:
     target = own._lowlevel_server if isinstance(own, MCPServer) else own
     if not isinstance(target, Server):
         raise NotConfigured(
-            f"{type(own).__name__} is no MCP server", hint="name an MCPServer or a Server of the MCP SDK"
+            f"{type(own).__name__} is not an MCP server", hint="name an MCPServer or a Server of the MCP SDK"
         )
     for method in _METHODS:
         entry, theirs = server.get_request_handler(method), target.get_request_handler(method)

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib
 import os
 import shlex
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -48,7 +50,7 @@ from standfast.mcp.contracts import (
     tool_names,
 )
 from standfast.mcp.credentials import SIGN_IN_S, CredentialFile, McpSignIn
-from standfast.mcp.exchange import Answer, Ask, Asked, AskedMidway, InputState
+from standfast.mcp.exchange import Answer, Ask, Asked, AskedMidway, AskNow, InputState
 from standfast.mcp.jail import McpJail
 from standfast.mcp.pins import Pin, PinFile
 from standfast.mcp.results import IMAGE_TYPES, content_text, decoded, resource_text, result_value
@@ -80,16 +82,16 @@ class McpServer:
     Args:
         target: the command line (or a list of its words) of a server on stdio, or the URL of one that speaks
             streamable HTTP.
-        name: the part of the tools' names that tells servers apart.
+        name: the name of the server, which is part of its tools' names.
         include: names of the tools to use, or patterns such as `"read_*"`; by default all.
         tools: your declarations about tools, by name or pattern: `{"write_*": McpTool(approval="manual")}`.
         approval: the approval policy of all tools that `tools` does not cover.
-        trust_annotations: believe the server which tools only read, and which are idempotent.
+        trust_annotations: trust the server's word on which tools only read, and which are idempotent.
         pin_tools: ask a person when the server's tools change; without it, only when its command changes.
         env: the variables of a child process: a mapping, or names of variables to pass on.
         cwd: the working directory of a child process.
-        memory_mb: the data memory limit of a child process and of each of its own.
-        cpu_s: the CPU time limit of each of them, in seconds.
+        memory_mb: the data memory limit of a child process, and of each process that it starts.
+        cpu_s: the CPU time limit of each of these processes, in seconds.
         jail: start a child process in a jail, which shows it only the system's programs and the paths in
             `McpJail`. It needs bubblewrap.
         headers: the headers of each HTTP request, such as `{"Authorization": "Bearer ..."}`.
@@ -134,6 +136,15 @@ class McpServer:
         data_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.name = check_server_name(name)
+        for what, least, given in (
+            ("timeout_s", "greater than 0", timeout_s),
+            ("idle_s", "greater than 0", idle_s),
+            ("connect_s", "greater than 0", connect_s),
+            ("memory_mb", "at least 1", memory_mb),
+            ("cpu_s", "at least 1", cpu_s),
+        ):
+            if given is not None and not given > 0:
+                raise InvalidArgument(f"{what} of MCP server {name!r} must be {least}, got {given}")
         is_url = isinstance(target, str) and target.startswith(("http://", "https://"))
         if protocol not in ("auto", HANDSHAKE, STATELESS):
             raise InvalidArgument(
@@ -157,7 +168,10 @@ class McpServer:
         has_credentials = auth is not None or "authorization" in {key.lower() for key in headers or {}}
         self._sign_in = None if has_credentials or not is_url else sign_in or McpSignIn()
         if isinstance(include, str):
-            raise InvalidArgument(f"include of MCP server {name!r} is a text", hint='use include=["read_*"]')
+            raise InvalidArgument(
+                f"include of MCP server {name!r} must be a list, got {include!r}",
+                hint='use include=["read_*"]',
+            )
         common = McpTool(
             approval=None if approval is None else checked_approval(approval, f"mcp__{name}"),
             availability=availability,
@@ -258,7 +272,6 @@ class McpServer:
 
     def _first_use(self) -> None:
         """Connect to list the tools, and pin them. The loop that first calls one connects again."""
-        _require_sdk(self.name)
 
         async def listed() -> Pin:
             connection = await self._connected()
@@ -321,18 +334,31 @@ class McpServer:
         """Call a tool by the server's own name for it, without an agent, and return the value.
 
         *ask* answers the server's questions; `"decline"` (or None) and `"cancel"` are passed to it as such.
-        Raise `McpServerChanged` if the server differs from its pin.
+        The time limit of the tool does not count the time that *ask* takes. Raise `McpServerChanged` if the
+        server differs from its pin.
         """
         name = next((name for name, one in self._tools.items() if one.name == tool), None)
         if name is None:
             await asyncio.to_thread(self.manifests)
             name = next((name for name, one in self._tools.items() if one.name == tool), None)
         if name is None:
-            raise UnknownTool(f"the MCP server {self.name} has no tool {tool[:80]!r}")
-        context = RunContext(None)
+            raise UnknownTool(
+                f"the MCP server {self.name} has no tool {tool[:80]!r}",
+                hint=f"`standfast mcp inspect {self.name}` lists its tools",
+            )
+        context, limit_s = RunContext(None), self._limit_s(tool)
         while True:
             call = ToolCallContext(name=name, kwargs=dict(arguments or {}))
-            result = await self._execute(self._tools[name], context, call, ask)
+            try:
+                async with asyncio.timeout(limit_s) as limit:
+                    asking = None if ask is None else _not_counted(limit, ask)
+                    result = await self._execute(self._tools[name], context, call, asking)
+            except TimeoutError:
+                message = (
+                    f"tool {tool[:80]!r} of MCP server {self.name!r} did not answer within {limit_s:g} s"
+                )
+                hint = "raise timeout_s if it needs longer"
+                raise ToolError(Code.TIMEOUT_TOOL, message, hint=hint) from None
             if not isinstance(result, AskPerson):
                 return result
             if not isinstance(result.state, dict) or "trust" in result.state:
@@ -353,7 +379,11 @@ class McpServer:
     # Calls
 
     async def _execute(
-        self, tool: AdvertisedTool, ctx: RunContext[Any], call: ToolCallContext, ask: Ask | None = None
+        self,
+        tool: AdvertisedTool,
+        ctx: RunContext[Any],
+        call: ToolCallContext,
+        ask: AskNow | None = None,
     ) -> Any:
         """Execute a call of *tool*; return its value, or a question to a person."""
         by_position = dict(zip(tool.input_schema.get("properties", {}), call.args, strict=False))
@@ -366,7 +396,7 @@ class McpServer:
         name: str,
         arguments: dict[str, Any],
         ctx: RunContext[Any],
-        ask: Ask | None,
+        ask: AskNow | None,
     ) -> Any:
         connection = await self._connected()
         if (question := await self._check_trust(connection.advertised, ctx)) is not None:
@@ -388,7 +418,7 @@ class McpServer:
             if self._endpoint.protocol == STATELESS:
                 raise ToolError(
                     Code.TOOL_ERROR,
-                    f"the MCP server {self.name} asks a person during the call, which {STATELESS} has not",
+                    f"the MCP server {self.name} asks a person in mid-call, which {STATELESS} does not allow",
                     hint=f'reach it with protocol="{HANDSHAKE}" or "auto"; it said: {error}',
                 ) from None
             await self._connected(HANDSHAKE)
@@ -414,7 +444,7 @@ class McpServer:
             await asyncio.to_thread(self.trust, now)
             return None
         listed = "; ".join(changes)
-        text = f"the MCP server {self.name} is not what it was when it was trusted: {listed}"
+        text = f"the MCP server {self.name} has changed since it was trusted: {listed}"
         return AskPerson(f"{text}. Trust it as it is now?", state={"trust": now.digest})
 
     async def _connected(self, protocol: str = "") -> McpConnection:
@@ -422,6 +452,7 @@ class McpServer:
         protocol = protocol or self._endpoint.protocol
         if protocol == "auto" and self._pin is not None and self._pin.protocol == HANDSHAKE:
             protocol = HANDSHAKE
+        await self._load_sdk()
         loop = asyncio.get_running_loop()
         connection = next(
             (
@@ -432,7 +463,6 @@ class McpServer:
             None,
         )
         if connection is None:
-            _require_sdk(self.name)
             endpoint = dataclasses.replace(self._endpoint, protocol=protocol)
             if self._sign_in is not None:
                 endpoint = dataclasses.replace(endpoint, auth=self._signing_in(self._sign_in))
@@ -453,11 +483,14 @@ class McpServer:
         are stored, encrypted, in the data directory.
         """
         if self._sign_in is None:
-            raise InvalidArgument(f"MCP server {self.name!r} has credentials of its own, or is no URL")
+            raise InvalidArgument(
+                f"MCP server {self.name!r} does not use sign-in",
+                hint="only a server with a URL, and without auth= or an Authorization header, does",
+            )
         asked = dataclasses.replace(
             self._sign_in, open_page=open_page, scopes=(*self._sign_in.scopes, *scopes)
         )
-        _require_sdk(self.name)
+        await self._load_sdk()
         await self.close()
         auth = self._signing_in(asked, anew=True)
         endpoint = dataclasses.replace(self._endpoint, auth=auth, connect_s=SIGN_IN_S)
@@ -558,7 +591,7 @@ class McpServer:
 
     async def resource(self, uri: str) -> Attachment:
         """Return one of the server's resources as an attachment for a turn."""
-        result = await self._trusted(partial(self._read_resource, uri=uri))
+        result = await self._trusted(partial(self._read_resource, uri=uri), self._limit_s("read_resource"))
         if not result.contents:
             raise McpServerFailed(self.name, f"has nothing at {uri[:200]!r}")
         one = result.contents[0]
@@ -574,21 +607,46 @@ class McpServer:
             return await _sdk(self.name, connection.client.get_prompt(name, arguments))
 
         kept = _Kept()
-        result = await self._trusted(get)
+        result = await self._trusted(get, self._limit_s())
         pieces: list[str | Attachment] = []
         for message in result.messages:
             text = content_text(self.name, message.content, RunContext(None, attachments=kept))
             pieces += [text if message.role == "user" else f"[assistant] {text}", *kept.take()]
         return pieces
 
-    async def _trusted(self, work: Any) -> Any:
+    async def _trusted(self, work: Any, limit_s: float) -> Any:
         """Await *work* on a connection; raise `McpServerChanged` if the server differs from its pin."""
-        connection = await self._connected()
-        if self.pinned is None:
-            await asyncio.to_thread(self.trust, connection.advertised)
-        if changes := self.changes(connection.advertised):
-            raise McpServerChanged(self.name, changes)
-        return await work(connection)
+        try:
+            async with asyncio.timeout(limit_s):
+                connection = await self._connected()
+                if self.pinned is None:
+                    await asyncio.to_thread(self.trust, connection.advertised)
+                if changes := self.changes(connection.advertised):
+                    raise McpServerChanged(self.name, changes)
+                return await work(connection)
+        except TimeoutError:
+            raise McpServerFailed(
+                self.name, f"did not answer within {limit_s:g} s", hint="raise timeout_s if it needs longer"
+            ) from None
+
+    def _limit_s(self, tool: str | None = None) -> float:
+        """Return the time limit of a request, or of a call of *tool*, in seconds."""
+        declared = self._declared.common if tool is None else self._declared.of(tool)
+        return (declared.timeout_ms or DEFAULT_TIMEOUT_S * 1000) / 1000
+
+    async def _load_sdk(self) -> None:
+        """Import the SDK on another thread, because that takes a second; raise if it is not installed."""
+        modules = ["standfast.mcp.complete_results", "standfast.mcp.stdio_calls"]
+        if self._endpoint.url:
+            modules += ["mcp.client.streamable_http", "standfast.mcp.sign_in"]
+        if all(one in sys.modules for one in modules):
+            return
+        try:
+            await asyncio.to_thread(lambda: [importlib.import_module(one) for one in modules])
+        except ImportError:
+            raise NotConfigured(
+                f"MCP server {self.name!r} needs the MCP SDK", hint="pip install 'standfast[mcp]'"
+            ) from None
 
     def __repr__(self) -> str:
         return f"<McpServer {self.name}: {self.target}>"
@@ -629,7 +687,7 @@ def _command(name: str, target: str | Sequence[str]) -> tuple[str, ...]:
         words = shlex.split(target) if isinstance(target, str) else [str(one) for one in target]
     except ValueError as error:
         raise InvalidArgument(f"the command of MCP server {name!r} cannot be read: {error}") from None
-    if not words or any("\0" in one for one in words):
+    if not words or not words[0] or any("\0" in one for one in words):
         raise InvalidArgument(
             f"MCP server {name!r} has no command", hint="pass a command line, a list of words, or a URL"
         )
@@ -648,10 +706,17 @@ def _variables(name: str, env: Mapping[str, str] | Iterable[str]) -> dict[str, s
     return {one: os.environ[one] for one in names}
 
 
-def _require_sdk(name: str) -> None:
-    try:
-        import mcp  # noqa: F401
-    except ImportError:
-        raise NotConfigured(
-            f"MCP server {name!r} needs the MCP SDK", hint="pip install 'standfast[mcp]'"
-        ) from None
+def _not_counted(limit: asyncio.Timeout, ask: Ask) -> AskNow:
+    """Return *ask* as a coroutine function; *limit* does not count the time that it takes."""
+
+    async def asking(question: AskPerson) -> Answer | None:
+        loop = asyncio.get_running_loop()
+        left_s = (limit.when() or loop.time()) - loop.time()
+        limit.reschedule(None)
+        try:
+            return await asyncio.to_thread(ask, question)
+        finally:
+            with suppress(RuntimeError):  # the server may have ended the call meanwhile
+                limit.reschedule(loop.time() + left_s)
+
+    return asking

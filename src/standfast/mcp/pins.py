@@ -49,7 +49,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def changes(self, now: Pin) -> tuple[str, ...]:
         """Describe how *now* differs from this pin, up to twenty differences."""
         found = [
-            f"{key} was {self.launch.get(key)!r}, is {now.launch.get(key)!r}"
+            f"{key} was {self.launch.get(key)!r}, and is now {now.launch.get(key)!r}"
             for key in sorted({*self.launch, *now.launch})
             if self.launch.get(key) != now.launch.get(key)
         ]
@@ -65,11 +65,12 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 fields = [one for one in old.__struct_fields__ if getattr(old, one) != getattr(new, one)]
                 words = " and ".join(one.replace("_", " ") for one in fields)
                 if "description" in fields:
-                    words += f": {clean_text(new.description, 200)!r}"
-                    words += f", was {clean_text(old.description, 200)!r}"
-                found.append(f"tool {shown} has another {words}")
+                    words += f": it was {clean_text(old.description, 200)!r}"
+                    words += f", and is now {clean_text(new.description, 200)!r}"
+                found.append(f"tool {shown} has changed its {words}")
         if self.features != now.features:
-            found.append(f"it offered {', '.join(self.features)}, offers {', '.join(now.features)}")
+            before_it, after_it = (" and ".join(one.features) or "neither" for one in (self, now))
+            found.append(f"of prompts and resources it offered {before_it}, and now offers {after_it}")
         cut = [*found[:_MAX_CHANGES], f"and {len(found) - _MAX_CHANGES} more"]
         return tuple(cut if len(found) > _MAX_CHANGES else found)
 
@@ -91,7 +92,7 @@ class PinFile:
             raise NotConfigured(f"the pin {self.path} cannot be read: {error.strerror or error}") from None
         except msgspec.DecodeError as error:
             raise NotConfigured(
-                f"the pin {self.path} is damaged: {error}", hint="delete it to trust the server anew"
+                f"the pin {self.path} is damaged: {error}", hint="delete it, and trust the server again"
             ) from None
 
     def write(self, pin: Pin) -> None:

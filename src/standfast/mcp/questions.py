@@ -23,7 +23,7 @@ _DECISION: Final = {
     "type": "object",
     "properties": {
         "approve": {"type": "boolean", "title": "Allow this call"},
-        "reason": {"type": "string", "title": "Reason, which the model reads if you refuse"},
+        "reason": {"type": "string", "title": "Reason for a refusal, shown to the model"},
     },
     "required": ["approve"],
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -73,8 +74,9 @@ async def serve_stdio(offer: Offer) -> None:
 
 def service_token(file: Path) -> str:
     """Return the token in the environment, else the one in *file*, which is created on first use."""
-    given = os.environ.get(TOKEN_VARIABLE)
+    given, source = os.environ.get(TOKEN_VARIABLE), TOKEN_VARIABLE
     if given is None:
+        source = str(file)
         try:
             given = file.read_text(encoding="utf-8").strip()
         except FileNotFoundError:
@@ -83,7 +85,10 @@ def service_token(file: Path) -> str:
             with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
                 made.write(given)
     if len(given) < MIN_TOKEN_CHARS:
-        raise NotConfigured(f"the token has {len(given)} characters", hint=f"use {MIN_TOKEN_CHARS} or more")
+        raise NotConfigured(
+            f"the token in {source} must have at least {MIN_TOKEN_CHARS} characters, got {len(given)}",
+            hint=f"choose a longer one, or remove it: Standfast then makes one in {file.name}",
+        )
     return given
 
 
@@ -105,8 +110,33 @@ class RequireToken:
         await self._app(scope, receive, send)
 
 
-async def serve_http(offer: Offer, host: str, port: int, token: str, names: Sequence[str] = ()) -> None:
-    """Serve clients at `/mcp` until the process is interrupted. *names* are further names of this host."""
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket bound to an address; raise `NotConfigured` if that is impossible."""
+    made = None
+    try:
+        if port > 65535:  # the C library would take it modulo 65536
+            raise OverflowError("the port must be at most 65535")
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, number)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except (OSError, OverflowError) as error:
+        if made is not None:
+            made.close()
+        problem = getattr(error, "strerror", None) or error
+        raise NotConfigured(
+            f"cannot listen on {host}:{port}: {problem}", hint="choose another address: --listen HOST:PORT"
+        ) from None
+    return made
+
+
+async def serve_http(
+    offer: Offer, listener: socket.socket, host: str, token: str, names: Sequence[str] = ()
+) -> None:
+    """Serve clients at `/mcp` until the process is interrupted.
+
+    *host* is the name of this host in the URL that clients use; *names* are further ones.
+    """
     import uvicorn
     from mcp.server.transport_security import TransportSecuritySettings
 
@@ -118,5 +148,5 @@ async def serve_http(offer: Offer, host: str, port: int, token: str, names: Sequ
     )
     async with open_server(offer) as server:
         web = server.streamable_http_app(host=host, transport_security=security)
-        config = uvicorn.Config(RequireToken(web, token), host=host, port=port, log_level="warning")
-        await uvicorn.Server(config).serve()
+        config = uvicorn.Config(RequireToken(web, token), log_level="warning")
+        await uvicorn.Server(config).serve(sockets=[listener])

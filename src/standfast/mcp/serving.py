@@ -108,9 +108,7 @@ class McpService:
                 {**code, "timeout_ms": {"type": "integer", "minimum": 1}},
                 ("code",),
             ),
-            _tool(
-                "resume_run", "Continue the run of a session that waited for a person.", {"session": _SESSION}
-            ),
+            _tool("resume_run", "Continue a run that was waiting for a person.", {"session": _SESSION}),
             _tool("validate_code", "Check code without running it.", code, ("code",)),
             _tool("list_sessions", "List the sessions of the sandbox.", {}),
             _tool(
@@ -121,7 +119,7 @@ class McpService:
             ),
             _tool(
                 "restore_session",
-                "Put a stored snapshot into a session.",
+                "Restore a session from a stored snapshot.",
                 {"snapshot_id": _TEXT, "session": _SESSION},
                 ("snapshot_id",),
             ),

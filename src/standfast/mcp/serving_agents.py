@@ -74,13 +74,13 @@ class AgentTools:
         found = []
         for tool, name in self.names.items():
             about = self._agents[name].instructions
-            words = f" It is instructed: {about[:500]}" if isinstance(about, str) and about else ""
+            words = f" Its instructions: {about[:500]}" if isinstance(about, str) and about else ""
             properties: dict[str, Any] = {
                 "prompt": {"type": "string"},
                 "session": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$", "default": f"mcp-{name}"},
                 "key": {
                     "type": "string",
-                    "description": "names this request: the same key finds its turn again",
+                    "description": "an idempotency key: the same key and prompt return the same turn",
                 },
             }
             schema = {
@@ -203,7 +203,7 @@ class AgentTools:
                 }
             else:
                 waits = [questions.how_to_decide(one, self._decide_with) for one in pending]
-                task["statusMessage"] = f"it waits for {msgspec.json.encode(waits).decode()}"
+                task["statusMessage"] = f"waiting for {msgspec.json.encode(waits).decode()}"
         return task
 
     async def update_task(self, ctx: Any, params: UpdateParams) -> dict[str, Any]:

@@ -150,8 +150,8 @@ class SignIn(OAuthClientProvider):
             self.problem = error
             raise
         except Exception as error:
-            said = clean_text(str(error) or type(error).__name__, 300)
-            self.problem = McpServerFailed(self._server, f"cannot be signed in to: {said}")
+            said = clean_text(str(error).strip() or type(error).__name__, 300)
+            self.problem = McpServerFailed(self._server, f"did not complete the sign-in: {said}")
             raise self.problem from None
         finally:
             await flow.aclose()
@@ -219,7 +219,11 @@ class SignIn(OAuthClientProvider):
                 )
                 break
         if self._listener is None:
-            raise McpServerFailed(self._server, f"cannot be signed in to: port {ports[0]} is taken")
+            raise McpServerFailed(
+                self._server,
+                f"cannot redirect a sign-in to port {ports[0]}, which is in use",
+                hint="choose another redirect_port",
+            )
         number = self._listener.sockets[0].getsockname()[1]
         address = AnyUrl(f"http://127.0.0.1:{number}{_CALLBACK}")
         self.context.client_metadata.redirect_uris = [address]
@@ -240,7 +244,7 @@ class SignIn(OAuthClientProvider):
                 if not self._returned.done():
                     self._returned.set_result(found)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, IndexError, ValueError):
-            status, text = "400 Bad Request", "This is no answer of a sign-in page."
+            status, text = "400 Bad Request", "This is not the response of a sign-in page."
         body = f"<!doctype html><title>Standfast</title><p>{text}</p>".encode()
         with suppress(OSError):
             writer.write(

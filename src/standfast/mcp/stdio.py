@@ -113,13 +113,7 @@ class ServerProcess:
     async def start(self) -> asyncio.subprocess.Process:
         """Start the command; raise `OSError` if it cannot be started."""
         env = {"PATH": os.environ.get("PATH", os.defpath), **self.env}
-        program = self.command[0]
-        found = shutil.which(
-            os.path.join(self.cwd or "", program) if "/" in program else program, path=env["PATH"]
-        )
-        if found is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
-        command = [found, *self.command[1:]]
+        command = [self._program(env["PATH"]), *self.command[1:]]
         if self.jail is not None:
             command = await asyncio.to_thread(self.jail.wrapped, command, self.cwd)
         process = await asyncio.create_subprocess_exec(
@@ -135,10 +129,20 @@ class ServerProcess:
         self.pid = process.pid
         return process
 
+    def _program(self, path: str) -> str:
+        """Return the file of the program, as *path* leads to it; raise `OSError` if it cannot be executed."""
+        program = self.command[0]
+        named = os.path.join(self.cwd or "", program) if "/" in program else program
+        if (found := shutil.which(named, path=path)) is None:
+            code = errno.EACCES if "/" in program and os.path.exists(named) else errno.ENOENT
+            raise OSError(code, os.strerror(code), program)
+        return found
+
     def last_words(self) -> str:
-        """Return the last line on stderr, for an error message."""
-        lines = self.stderr.decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:300] if lines else ""
+        """Return the last line on stderr that names an error, else the last one, for an error message."""
+        lines = [one for one in self.stderr.decode("utf-8", "replace").splitlines() if one.strip()]
+        errors = [one for one in lines if "error" in one.lower()]
+        return (errors or lines or [""])[-1].strip()[:300]
 
 
 class IncomingMessages:

@@ -86,7 +86,8 @@ class StdioCalls:
             reply.set_result(message.result)
         elif isinstance(error, dict) and isinstance(error.get("message"), str):
             code = error.get("code")
-            reply.set_exception(MCPError(code if isinstance(code, int) else 0, error["message"]))
+            known = code if isinstance(code, int) else 0
+            reply.set_exception(MCPError(known, error["message"], error.get("data")))
         else:
             reply.set_exception(ValueError("its reply is neither a result nor an error"))
         return True

@@ -44,7 +44,8 @@ def request_html(
             pending and h.span(".muted.small")["expires ", due(approval.expires_at, now_ms)],
             not pending and state_badge(str(approval.state)),
         ],
-        h.p(".label")["The tool asks" if asks else "Arguments"],
+        pending and approval.reason and h.div(".prose", dir="auto")[h.p[approval.reason]],
+        h.p(".label")["Answer" if asks else "Arguments"],
         arguments_table(approval.arguments),
         asks
         and h.pre(".value", tabindex="0", aria_label="Schema of the answer")[

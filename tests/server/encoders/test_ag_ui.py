@@ -89,6 +89,7 @@ def test_a_question_of_a_tool_is_an_interrupt_with_the_schema_of_its_answer(stag
     (asked,) = run(stage, "ask", {"say": "where"})["runs"]
     (interrupt,) = asked["interrupts"]
     assert interrupt["responseSchema"]["required"] == ["city"]
+    assert interrupt["message"].endswith("needs an answer: Where to?")
     token = stage.token("run", "approve")
     found = run_node("ag_ui.mjs", url=stage.url, token=token, thread="ask2", runs=[{"say": "where"}, wrong])
     assert "the answer does not fit" in found["runs"][1]["error"]

@@ -327,10 +327,11 @@ class _RunEncoder:
 
 def _interrupt(call_id: str, approval: Approval) -> dict[str, Any]:
     asks = isinstance(approval.answer_schema, dict)
+    needs = f"{approval.capability} needs {'an answer' if asks else 'approval'}"
     return {
         "id": approval.approval_id,
         "reason": "input_required" if asks else "tool_call",
-        "message": f"{approval.capability} needs {'an answer' if asks else 'approval'}",
+        "message": f"{needs}: {approval.reason}" if approval.reason else needs,
         "toolCallId": call_id,
         "responseSchema": approval.answer_schema if asks else _DECISION,
         "expiresAt": _iso(approval.expires_at),
