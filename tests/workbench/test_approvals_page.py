@@ -18,7 +18,7 @@ def ask(stage: Workbench, session_id: str, cents: int = 500) -> str:
 def test_an_empty_inbox_says_what_will_appear(stage: Workbench, page: Page) -> None:
     """Ours: an empty inbox says what will appear in it."""
     page.goto(f"{stage.url}/approvals")
-    expect(page.locator(".empty")).to_contain_text("No decision is due")
+    expect(page.locator(".empty")).to_contain_text("Nothing to decide")
     expect(page).to_have_title("Approvals · Standfast")
 
 
@@ -33,6 +33,29 @@ def test_a_request_appears_by_itself_and_the_title_counts_it(stage: Workbench, p
     expect(page).to_have_title("Approvals · Standfast")
     page.goto(f"{stage.url}/sessions/inbox-1")
     expect(page.locator("#turns")).to_contain_text("refunded A1 1")
+
+
+def test_the_number_of_requests_follows_the_list(stage: Workbench, page: Page) -> None:
+    """Bug: the number beside the title stayed the same while requests came and went, and during a search."""
+    page.goto(f"{stage.url}/approvals")
+    expect(page.locator("#total")).to_have_text("0 requests waiting")
+    waiting = [ask(stage, f"counted-{number}") for number in range(2)]
+    expect(page.locator("#total")).to_have_text("2 requests waiting")
+    page.get_by_label("Search").fill("counted-1")
+    expect(page.locator("#total")).to_have_text("1 request waiting")
+    for one in waiting:
+        stage.run(stage.runtime.deny(one))
+    expect(page.locator("#total")).to_have_text("0 requests waiting")
+
+
+def test_what_led_to_a_request_follows_its_decision(stage: Workbench, page: Page) -> None:
+    """Bug: on the page of a request that was decided, its call was still waiting."""
+    one = ask(stage, "context-follows")
+    page.goto(f"{stage.url}/approvals/{one}")
+    call = page.locator("#one .conversation details.call")
+    expect(call).to_contain_text("Waiting")
+    stage.run(stage.runtime.approve(one))
+    expect(call).not_to_contain_text("Waiting")
 
 
 def test_the_inbox_shows_a_request_that_was_just_made(stage: Workbench, page: Page) -> None:
@@ -121,9 +144,22 @@ def test_two_people_decide_one_request_and_one_of_them_wins(
         page.get_by_role("button", name="Approve").click()
         expect(page.locator(".request")).to_contain_text("Approved by Ada")
         bob.get_by_role("button", name="Deny").click()
-        expect(bob.locator("#toasts")).to_contain_text("Something else came first")
+        expect(bob.locator("#toasts")).to_contain_text("Conflict")
         bob.reload()
         expect(bob.locator(".request")).to_contain_text("Approved by Ada")
+
+
+def test_a_grant_is_given_only_with_the_approval(stage: Workbench, browser: Browser, page: Page) -> None:
+    """Bug: `Approve and grant` on a request that another person had denied left the grant in force."""
+    one = ask(stage, "inbox-late-grant")
+    page.goto(f"{stage.url}/approvals/{one}")
+    page.evaluate("document.querySelector('#live').remove()")  # this page is late
+    stage.run(stage.runtime.deny(one))
+    page.get_by_text("Approve similar calls in the future").click()
+    page.get_by_role("button", name="Approve and grant").click()
+    expect(page.locator("#toasts")).to_contain_text("Conflict")
+    grants = stage.run(stage.runtime.grants())
+    assert not [grant for grant in grants if grant.is_in_force(stage.runtime.now_ms())]
 
 
 def test_a_decision_of_another_person_shows_up_by_itself(
@@ -164,7 +200,7 @@ def test_the_inbox_works_with_keys_alone(stage: Workbench, page: Page) -> None:
     one = ask(stage, "inbox-9")
     page.goto(stage.url)
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog")).to_contain_text("approve, deny")
+    expect(page.get_by_role("dialog")).to_contain_text("Go to Approve or Deny")
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     page.keyboard.press("a")

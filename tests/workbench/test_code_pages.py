@@ -26,7 +26,7 @@ def test_a_run_shows_its_calls_at_their_lines_and_its_variables(stage: Workbench
     stage.run_code("plain-runs", "total = 1\nkept = 'same'")
     stage.run_code("plain-runs", "found = order('A1')\ntotal += found['cents']\ntotal")
     page.goto(f"{stage.url}/sessions/plain-runs")
-    expect(page.locator("#turns .speaker")).to_have_text(["code", "code"])
+    expect(page.locator("#turns .speaker")).to_have_text(["Code", "Code"])
     cell = page.locator("#turns .cell").last
     expect(cell.locator("code:has(+ .at-line)")).to_have_text("found = order('A1')")
     expect(cell.locator(".made")).to_contain_text('"cents": 1999')
@@ -136,7 +136,7 @@ def test_code_is_run_and_cancelled_from_the_page(stage: Workbench, page: Page) -
     expect(field).to_have_value("")
     field.fill("refund('A1', 5)")
     page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.locator("#current")).to_contain_text("waiting")
+    expect(page.locator("#current")).to_contain_text("Waiting")
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_disabled()
     page.get_by_role("button", name="Cancel run").click()
     expect(page.locator("#turns")).to_contain_text("cancelled")

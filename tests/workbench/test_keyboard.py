@@ -42,7 +42,7 @@ def test_question_mark_lists_the_keys_on_every_view(stage: Workbench, keys: Page
     for path in ("/", "/approvals", "/grants", "/tools", "/usage", "/operations", "/sessions/keyed"):
         keys.goto(stage.url + path)
         press(keys, "?")
-        expect(keys.get_by_role("dialog", name="Keys")).to_contain_text("next, previous line")
+        expect(keys.get_by_role("dialog", name="Keys")).to_contain_text("Next or previous line")
         press(keys, "Escape")
         expect(keys.get_by_role("dialog")).to_have_count(0)
 
@@ -74,7 +74,7 @@ def test_the_views_of_a_session_and_of_a_turn_are_reached(stage: Workbench, keys
     for view in ("branches", "plugins", ""):
         press(keys, "v")
         keys.wait_for_url(f"{address}/{view}" if view else address)
-    tab_to(keys, "waterfall")
+    tab_to(keys, "Waterfall")
     press(keys, "Enter")
     keys.wait_for_url("**/waterfall")
     for view in ("prompt", "journal"):

@@ -37,7 +37,7 @@ def test_a_fork_from_a_message_is_drawn_and_compared(stage: Workbench, page: Pag
     expect(graph).to_contain_text("this session")
     page.get_by_role("button", name="Compare").click()
     page.wait_for_url(f"{stage.url}/sessions/{forked}/compare?other=trunk")
-    expect(page.locator("main")).to_contain_text("2 turns shared")
+    expect(page.locator("main")).to_contain_text("Shared history: 2 turns")
     left, right = page.locator(".columns > section").all()
     expect(left.locator(".prose")).to_have_text("other")
     expect(right.locator(".prose")).to_have_text("three")
@@ -60,7 +60,7 @@ def test_a_tool_is_tried_through_dispatch_and_approval(stage: Workbench, page: P
     """Ours: the catalog has a form that makes a call as a model would, approval included."""
     page.goto(f"{stage.url}/tools")
     tool = page.locator("#agent-clerk details").filter(has_text="Refund an order")
-    expect(tool).to_contain_text("needs approval")
+    expect(tool).to_contain_text("Needs approval")
     tool.locator("summary").click()
     tool.get_by_label("Try it with these arguments").fill('{"order_id": "B2", "cents": 7}')
     tool.get_by_role("button", name="Try it").click()
@@ -82,7 +82,7 @@ def test_arguments_that_do_not_fit_come_back_as_a_failed_call(stage: Workbench, 
     tool.get_by_label("Try it with these arguments").fill('{"wrong": 1}')
     tool.get_by_role("button", name="Try it").click()
     page.wait_for_url(f"{stage.url}/sessions/try-*")
-    expect(page.locator("#turns .call")).to_contain_text("failed")
+    expect(page.locator("#turns .call")).to_contain_text("Failed")
 
 
 def test_the_plugins_of_a_session_are_listed_with_their_hooks(stage: Workbench, page: Page) -> None:
@@ -180,8 +180,8 @@ def test_a_grant_approves_later_calls_until_it_is_revoked(stage: Workbench, page
     ask = 'call refund {"order_id": "A1", "cents": %d}'
     stage.say("granted", ask % 500)
     page.goto(f"{stage.url}/sessions/granted")
-    page.get_by_text("Approve such calls in the future").click()
-    page.get_by_label("If this is true").fill("kwargs['cents'] <= 600")
+    page.get_by_text("Approve similar calls in the future").click()
+    page.get_by_label("Only if this rule").fill("kwargs['cents'] <= 600")
     page.get_by_role("button", name="Approve and grant").click()
     expect(page.locator("#turns")).to_contain_text("refunded A1 500")
     assert "refunded" in stage.say("granted", ask % 600).output
@@ -189,7 +189,7 @@ def test_a_grant_approves_later_calls_until_it_is_revoked(stage: Workbench, page
     stage.run(stage.runtime.session_handle("granted").cancel())
     page.goto(f"{stage.url}/grants")
     expect(page.locator(".request")).to_contain_text("kwargs['cents'] <= 600")
-    expect(page.locator(".request")).to_contain_text("given by Ada")
+    expect(page.locator(".request")).to_contain_text("granted by Ada")
     page.get_by_role("button", name="Revoke").click()
     expect(page.locator(".request")).to_contain_text("Revoked by Ada")
     assert stage.say("granted", ask % 600).waits
@@ -201,9 +201,9 @@ def test_operations_show_what_waits_and_what_no_process_runs(stage: Workbench, p
     stage.run(stage.runtime.add_trigger("nightly", "cron", "asks", schedule="0 3 * * *"))
     page.goto(f"{stage.url}/operations")
     expect(page.locator(".card").filter(has_text="Waiting turns")).not_to_contain_text("0")
-    expect(page.locator("main")).to_contain_text("Every turn that can run is running.")
+    expect(page.locator("main")).to_contain_text("every turn that can run is running.")
     expect(page.get_by_label("Triggers", exact=True)).to_contain_text("nightly")
-    expect(page.get_by_label("Turns that wait")).to_contain_text("asks")
+    expect(page.get_by_label("Waiting turns")).to_contain_text("asks")
     expect(page.get_by_label("Records in the store")).to_contain_text("turns")
     page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Prune").click()

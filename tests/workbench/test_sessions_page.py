@@ -30,7 +30,7 @@ def test_a_session_appears_and_changes_its_state_without_a_reload(stage: Workben
     expect(row).to_contain_text("Idle")
     expect(row).to_contain_text("hello")
     stage.say("live-1", 'call refund {"order_id": "A1", "cents": 5}')
-    expect(row).to_contain_text("Waits for a decision")
+    expect(row).to_contain_text("Waiting for a decision")
     expect(page.locator("#pending")).to_contain_text("1")
 
 
@@ -59,7 +59,7 @@ def test_filters_narrow_the_list_and_are_in_the_address(stage: Workbench, page: 
     page.reload()
     assert names(page) == ["pear"]
     page.goto(f"{stage.url}/?cost=1")
-    expect(page.locator(".empty")).to_contain_text("No session matches")
+    expect(page.locator(".empty")).to_contain_text("No matching sessions")
     page.goto(f"{stage.url}/?age=1h&q=PEA")
     assert names(page) == ["pear"]
 
@@ -69,9 +69,9 @@ def test_a_person_begins_a_session_from_the_list(stage: Workbench, page: Page) -
     page.goto(stage.url)
     page.get_by_role("button", name="New session").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Session id").fill("mine")
+    dialog.get_by_label("Session ID").fill("mine")
     dialog.get_by_label("First message").fill("say welcome")
-    dialog.get_by_role("button", name="Begin").click()
+    dialog.get_by_role("button", name="Start session").click()
     page.wait_for_url(f"{stage.url}/sessions/mine")
     expect(page.locator("#turns")).to_contain_text("welcome")
 

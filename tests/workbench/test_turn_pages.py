@@ -43,8 +43,8 @@ def test_the_journal_is_stepped_through(stage: Workbench, page: Page) -> None:
     """Ours: at each input the page shows what came in, what the machine decided, and what it knew."""
     stage.say("stepped", 'call order {"order_id": "A1"}')
     open_turn(page, stage, "stepped", "journal")
-    expect(page.locator(".panel h2").first).to_contain_text("turn started")
-    expect(page.get_by_label("The commands")).to_contain_text("call_model")
+    expect(page.locator(".panel h2").first).to_contain_text("Turn started")
+    expect(page.get_by_label("Decisions")).to_contain_text("call_model")
     last = page.locator(".steps a").count()
     for _ in range(last - 1):
         page.get_by_role("link", name="Next").click()
@@ -59,7 +59,7 @@ def test_a_fork_continues_with_another_result_of_the_tool(stage: Workbench, page
     stage.say("edited", 'call order {"order_id": "A1"}')
     open_turn(page, stage, "edited", "journal")
     page.locator(".steps a").filter(has_text="tool settled").click()
-    page.get_by_label("The tool's result").fill('{"id": "A1", "cents": 1}')
+    page.get_by_label("Replace the tool's result").fill('{"id": "A1", "cents": 1}')
     page.get_by_role("button", name="Fork after this input").click()
     page.wait_for_url(f"{stage.url}/sessions/edited-*")
     expect(page.locator("#turns")).to_contain_text("'cents': 1}")
@@ -72,7 +72,7 @@ def test_a_fork_continues_with_another_reply_of_the_model(stage: Workbench, page
     stage.say("reworded", "say one thing")
     open_turn(page, stage, "reworded", "journal")
     page.locator(".steps a").filter(has_text="model replied").click()
-    page.get_by_label("The model's reply").fill("another thing")
+    page.get_by_label("Replace the model's reply").fill("another thing")
     page.get_by_role("button", name="Fork after this input").click()
     page.wait_for_url(f"{stage.url}/sessions/reworded-*")
     expect(page.locator("#turns .prose")).to_have_text("another thing")
@@ -85,17 +85,17 @@ def test_the_prompt_shows_what_the_model_received_and_what_has_changed(stage: Wo
     open_turn(page, stage, "asked-of-model", "prompt")
     expect(page.locator("main")).to_contain_text("Model call 1 of 2")
     expect(page.get_by_label("Tools", exact=True)).to_contain_text("order")
-    expect(page.get_by_label("Instructions", exact=True)).to_contain_text("the agent's instructions")
-    expect(page.locator(".cover")).to_contain_text("The cache covered")
+    expect(page.get_by_label("Instructions", exact=True)).to_contain_text("Instructions of the agent")
+    expect(page.locator(".cover")).to_contain_text("read from the cache")
     said = page.get_by_label("Messages", exact=True)
     expect(said.locator(".said-part")).to_have_count(3)
-    expect(said.locator(".said-part").first).to_contain_text("as before")
+    expect(said.locator(".said-part").first).to_contain_text("unchanged")
     page.get_by_role("link", name="Next").click()
     expect(page.locator("main")).to_contain_text("Model call 2 of 2")
     expect(said).to_contain_text('{"id": "A1", "cents": 1999, "days_late": 6}')
     page.get_by_role("link", name="Changes").click()
     added = page.locator("pre.diff ins")
-    expect(added.filter(has_text="result of order")).to_have_count(1)
+    expect(added.filter(has_text="Result of order")).to_have_count(1)
     expect(page.locator("pre.diff del")).to_have_count(0)
     with page.expect_download() as saved:
         page.get_by_role("link", name="Save as JSON").click()
@@ -109,7 +109,7 @@ def test_a_call_that_was_retried_tells_its_attempts(stage: Workbench, page: Page
     call = page.locator("details.call").first
     call.locator("summary").click()
     expect(call.locator(".attempts")).to_contain_text("2 attempts, 1 retry")
-    expect(call.locator(".attempts li").first).to_contain_text("timed out")
+    expect(call.locator(".attempts li").first).to_contain_text("Timed out")
     expect(call).to_contain_text("at last")
 
 
@@ -139,7 +139,7 @@ def test_turns_of_a_fork_link_to_the_session_that_took_them(stage: Workbench, pa
     stage.run(stage.runtime.fork("forked-from", "forked-to"))
     page.goto(f"{stage.url}/sessions/forked-to")
     page.locator("#turns .turn header").last.get_by_role("link", name="journal").click()
-    expect(page.locator(".panel h2").first).to_contain_text("turn started")
+    expect(page.locator(".panel h2").first).to_contain_text("Turn started")
 
 
 def test_a_turn_that_waits_is_drawn_up_to_now(stage: Workbench, page: Page) -> None:
@@ -148,7 +148,7 @@ def test_a_turn_that_waits_is_drawn_up_to_now(stage: Workbench, page: Page) -> N
     page.goto(f"{stage.url}/sessions/still-waits")
     page.locator("#current").get_by_role("link", name="waterfall").click()
     expect(page.locator(".span .bar.wait")).to_have_count(1)
-    expect(page.locator(".waterfall")).to_contain_text("still waits")
+    expect(page.locator(".waterfall")).to_contain_text("still waiting")
 
 
 def test_subagents_and_crashes_are_in_the_waterfall(stage: Workbench, page: Page) -> None:
@@ -161,7 +161,7 @@ def test_subagents_and_crashes_are_in_the_waterfall(stage: Workbench, page: Page
     stage.run(stage.runtime.session_handle("crashed").approve(crashed.waits[0].wait_id))
     open_turn(page, stage, "crashed", "waterfall")
     expect(page.locator(".span .bar.replayed")).not_to_have_count(0)
-    expect(page.locator(".waterfall")).to_contain_text("taken over")
+    expect(page.locator(".waterfall")).to_contain_text("Taken over")
 
 
 def test_waterfall_journal_and_prompt_follow_a_turn_that_runs(stage: Workbench, page: Page) -> None:
@@ -172,7 +172,7 @@ def test_waterfall_journal_and_prompt_follow_a_turn_that_runs(stage: Workbench, 
     page.get_by_label("Message").fill("hold")
     page.get_by_role("button", name="Send").click()
     page.locator("#current").get_by_role("link", name="waterfall").click()
-    expect(page.locator(".waterfall")).to_contain_text("not over")
+    expect(page.locator(".waterfall")).to_contain_text("still running")
     other = page.context.new_page()
     other.goto(page.url.replace("waterfall", "journal"))
     expect(other.locator(".steps a")).to_have_count(1)
@@ -180,9 +180,9 @@ def test_waterfall_journal_and_prompt_follow_a_turn_that_runs(stage: Workbench, 
     third.goto(page.url.replace("waterfall", "prompt"))
     expect(third.locator("#prompt")).to_contain_text("No model call has ended yet")
     stage.loop.call_soon_threadsafe(stage.model.held.set)
-    expect(page.locator(".waterfall")).not_to_contain_text("not over")
+    expect(page.locator(".waterfall")).not_to_contain_text("still running")
     expect(other.locator(".steps a")).to_have_count(2)
-    expect(third.locator("#prompt")).to_contain_text("the agent's instructions")
+    expect(third.locator("#prompt")).to_contain_text("Instructions of the agent")
     other.close()
     third.close()
 

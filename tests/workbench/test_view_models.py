@@ -14,6 +14,7 @@ from standfast.model.events import (
     TurnBegan,
     TurnCommitted,
 )
+from standfast.model.journal import JournalStep
 from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from standfast.model.outcome import Finished
@@ -31,7 +32,10 @@ from standfast.workbench.conversation import (
 )
 from standfast.workbench.conversation_html import Options, call_html
 from standfast.workbench.live_turn import LiveTurn
-from standfast.workbench.markdown import render_markdown
+from standfast.workbench.markdown import plain_text, render_markdown
+from standfast.workbench.parts import due, when
+from standfast.workbench.tools_page import _example
+from standfast.workbench.turn_pages import step_titles
 from standfast.workbench.words import ago, cost, duration, one_line, tokens
 
 
@@ -193,6 +197,54 @@ def test_markdown_becomes_elements_of_a_closed_list(text: str, shown: str) -> No
     html = str(render_markdown(text))
     assert shown in html
     assert "<img" not in html
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain words", "plain words"),
+        ("**Order `A1`** came\n*late*", "Order A1 came late"),
+        ("# Title\n\n- one\n- [two](https://example.org)", "Title one two"),
+        ("<b>raw</b> *x*", "<b>raw</b> x"),
+        ("```python\nf(1)\n```", "f(1)\n"),
+    ],
+)
+def test_a_preview_of_markdown_has_no_markup(text: str, shown: str) -> None:
+    """Ours: the list of sessions shows the words of the last reply, not its asterisks."""
+    assert plain_text(text) == shown
+
+
+def test_times_in_the_past_and_in_the_future_read_as_sentences() -> None:
+    """Bug: a new turn was `now ago` in the graph, and a wait that was over would time out `expired`."""
+    assert ">now<" in str(when(1_000, 1_500, " ago"))
+    assert ">2 s ago<" in str(when(1_000, 3_000, " ago"))
+    assert ">in 2 s<" in str(due(3_000, 1_000))
+    assert ">now<" in str(due(1_000, 3_000))
+
+
+def test_journaled_inputs_are_titled_by_what_they_concern() -> None:
+    """Ours: an input that names only the number of a call is titled by the call's tool."""
+    steps = [
+        JournalStep(number=1, at_ms=1, input={"type": "turn_started"}, commands=(), phase="x"),
+        JournalStep(
+            number=2,
+            at_ms=2,
+            input={"type": "model_replied"},
+            commands=({"command": "run_tool", "call_id": 1, "name": "order"},),
+            phase="x",
+        ),
+        JournalStep(number=3, at_ms=3, input={"type": "tool_settled", "call_id": 1}, commands=(), phase="x"),
+        JournalStep(number=4, at_ms=4, input={"type": "tool_settled", "call_id": 7}, commands=(), phase="x"),
+    ]
+    assert list(step_titles(steps).values()) == [
+        "Turn started", "Model replied", "Tool settled: order", "Tool settled: call 7",
+    ]  # fmt: skip
+
+
+def test_a_form_begins_with_values_that_fit_the_schema() -> None:
+    """Ours: to try a tool, a person changes values rather than types."""
+    schemas = [{"type": "integer"}, {"type": "array"}, {"default": "x"}, {"enum": ["a", "b"]}, {}, True]
+    assert [_example(one) for one in schemas] == [0, [], "x", "a", "", ""]
 
 
 def test_numbers_are_written_as_people_read_them() -> None:

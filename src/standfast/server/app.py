@@ -36,7 +36,15 @@ from standfast.server.credentials import Authenticator, Credential, Scope, Token
 from standfast.server.gate import Gate
 from standfast.server.limits import Limiter, Limits
 from standfast.server.openapi import PATH_PATTERNS, openapi_document
-from standfast.server.problems import forbidden, malformed, problem_response, status_of, unauthenticated
+from standfast.server.problems import (
+    INVALID_CREDENTIAL,
+    NO_CREDENTIAL,
+    forbidden,
+    malformed,
+    problem_response,
+    status_of,
+    unauthenticated,
+)
 from standfast.server.routes import ROUTES, RouteTable, published
 from standfast.server.session_feed import SessionFeed
 from standfast.server.signin import COOKIE
@@ -311,9 +319,7 @@ class ServerApp:
                 credential = await self._auth.authenticate(token)
         if credential is None:
             self._limiter.count_failure(_client(scope))
-            raise unauthenticated(
-                "the credential is not valid" if token else "this request has no credential"
-            )
+            raise unauthenticated(INVALID_CREDENTIAL if token else NO_CREDENTIAL)
         if from_cookie:
             self._gate.check_cookie(method, headers, scope["scheme"], navigable=navigable)
         return credential
@@ -452,7 +458,7 @@ def _route(
         raise RequestRefused(
             404,
             Code.METHOD_NOT_FOUND,
-            f"there is no {path[:200]!r} here",
+            f"there is nothing at {path[:200]!r}",
             hint="GET /v1/openapi.json lists the routes",
         )
     methods, values = found

@@ -12,6 +12,8 @@ from standfast.errors import CallerError, Code, OperatorError, RequestRefused, S
 from standfast.runtime.http_values import OpenAiError, Problem
 
 PROBLEM: Final = "application/problem+json"
+NO_CREDENTIAL: Final = "this request has no credential"
+INVALID_CREDENTIAL: Final = "the credential is not valid"
 
 
 def unauthenticated(message: str) -> RequestRefused:
@@ -27,7 +29,9 @@ def unauthenticated(message: str) -> RequestRefused:
 
 def malformed(message: str) -> RequestRefused:
     """Return the 400 error of a request that does not conform to the OpenAPI document."""
-    return RequestRefused(400, Code.INVALID_ARGUMENT, message, hint="GET /v1/openapi.json says what fits")
+    return RequestRefused(
+        400, Code.INVALID_ARGUMENT, message, hint="GET /v1/openapi.json describes valid requests"
+    )
 
 
 def forbidden(message: str, hint: str | None = None) -> RequestRefused:

@@ -25,15 +25,23 @@ from standfast.server.problems import unauthenticated
 
 COOKIE: Final = "standfast"
 _STYLE: Final = (
-    ":root{color-scheme:light dark}"
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:26rem;margin:18vh auto;padding:0 1rem;"
+    ":root{color-scheme:light dark}*{box-sizing:border-box}"
+    "body{font:15px/1.5 ui-sans-serif,system-ui,sans-serif;margin:0;padding:0 1rem;"
     "background:light-dark(#f7f7f4,#131615);color:light-dark(#1c211f,#e6eae7)}"
-    "h1{font-size:1.4rem;color:light-dark(#17605b,#6fc7bd)}"
-    "label{display:grid;gap:.3rem}"
-    "input,button{font:inherit;padding:.5rem .7rem;border-radius:7px;"
-    "border:1px solid light-dark(#c5c9c0,#46504c);width:100%;box-sizing:border-box;color:inherit;"
+    "main{display:grid;gap:.9rem;max-width:32rem;margin:calc(12vh + .9rem) auto 0;"
+    "padding:1.5rem 1.6rem;border-radius:10px;"
+    "border:1px solid light-dark(#e0e2dc,#2e3532);background:light-dark(#fff,#1a1e1d)}"
+    "h1,p,form{margin:0}h1{font-size:1.3rem;line-height:1.25;letter-spacing:-.01em}"
+    ".brand{display:flex;gap:.5rem;align-items:center;font-weight:700;color:light-dark(#17605b,#6fc7bd)}"
+    "svg{width:1.15em;height:1.15em;fill:none;stroke:currentColor;stroke-width:1.8;stroke-linecap:round;"
+    "stroke-linejoin:round}"
+    "form,label{display:grid;gap:.6rem}label{gap:.2rem}label,.note{color:light-dark(#545d59,#a9b3ae)}"
+    "input,button{font:inherit;font-size:16px;min-height:2.6rem;padding:.3rem .7rem;border-radius:7px;"
+    "border:1px solid light-dark(#c5c9c0,#46504c);width:100%;color:light-dark(#1c211f,#e6eae7);"
     "background:light-dark(#fff,#1a1e1d)}"
-    "button{background:light-dark(#17605b,#6fc7bd);color:light-dark(#fff,#0d1a18);font-weight:600}"
+    "button{background:light-dark(#17605b,#6fc7bd);border-color:light-dark(#17605b,#6fc7bd);"
+    "color:light-dark(#fff,#0d1a18);font-weight:600;cursor:pointer}"
+    ":focus-visible{outline:2px solid light-dark(#17605b,#6fc7bd);outline-offset:2px}"
 )
 _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _CSP: Final = (
@@ -43,10 +51,13 @@ _CSP: Final = (
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Sign in to Standfast</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head>
-<body><main><h1>Standfast</h1><form method="post" action="signin">
-<p><label>Code <input name="code" value="{code}" autocomplete="off" required></label></p>
-<p><button type="submit">Sign in</button></p></form>
-<p>A code works once, for one minute. <code>standfast tokens link</code> prints a new one.</p></main></body>
+<body><main><p class="brand">
+<svg viewBox="0 0 24 24" aria-hidden="true"><path d="M4 17h16M6 17V9a6 6 0 0 1 12 0v8M10 17v-5h4v5"/></svg>
+Standfast</p><h1>Sign in</h1><form method="post" action="signin">
+<label>Code <input name="code" value="{code}" autocomplete="off" required></label>
+<button type="submit">Sign in</button></form>
+<p class="note">A code works once and expires after a minute. <code>standfast tokens link</code> prints a new
+one.</p></main></body>
 </html>
 """
 

@@ -28,19 +28,29 @@ def tabs(current: str) -> h.Element:
 
 
 def request_html(
-    approval: Approval, now_ms: int, *, decides: bool, context: bool = True, agent: str = ""
+    approval: Approval,
+    now_ms: int,
+    *,
+    decides: bool,
+    context: bool = True,
+    session: bool = True,
+    agent: str = "",
 ) -> h.Element:
     """Render one approval request; with *context*, add a section that loads the events leading up to it.
 
-    *agent* is the session's agent, offered as the scope of a grant.
+    *session* names the session that made the request. *agent* is the session's agent, offered as the scope of
+    a grant.
     """
     pending = approval.state == "pending"
     asks = approval.answer_schema is not UNSET
     return h.article(f".request.{approval.state}", id=f"request-{approval.approval_id}")[
         h.header[
             h.a(".name", href=f"/approvals/{approval.approval_id}", data_row=True)[approval.capability],
-            h.span(".muted.small")["in ", h.a(href=f"/sessions/{approval.session_id}")[approval.session_id]],
-            h.span(".muted.small")["asked ", when(approval.requested_at, now_ms, " ago")],
+            session
+            and h.span(".muted.small")[
+                "in ", h.a(href=f"/sessions/{approval.session_id}")[approval.session_id]
+            ],
+            h.span(".muted.small")["requested ", when(approval.requested_at, now_ms, " ago")],
             pending and h.span(".muted.small")["expires ", due(approval.expires_at, now_ms)],
             not pending and state_badge(str(approval.state)),
         ],
@@ -53,7 +63,9 @@ def request_html(
         ],
         context and _context(approval),
         _form(approval, agent) if pending and decides else None,
-        pending and not decides and h.p(".muted.small")["Your token may not decide."],
+        pending
+        and not decides
+        and h.p(".muted.small")["You cannot decide: your token lacks the approve scope."],
         not pending and _decided(approval, now_ms),
     ]
 
@@ -99,7 +111,8 @@ def _form(approval: Approval, agent: str) -> h.Element:
         None if asks else _grant_fields(approval, agent),
         h.div(".decide")[
             h.label[
-                h.span["Reason"], h.input(name="reason", maxlength="2000", dir="auto", autocomplete="off")
+                h.span["Reason (optional)"],
+                h.input(name="reason", maxlength="2000", dir="auto", autocomplete="off"),
             ],
             h.button(".danger", name="decision", value="deny", data_deny=True)["Deny"],
             h.button(".primary", name="decision", value="approve", data_approve=True)["Approve"],
@@ -110,25 +123,25 @@ def _form(approval: Approval, agent: str) -> h.Element:
 def _grant_fields(approval: Approval, agent: str) -> h.Element:
     """Render the grant fields: a grant approves this call and similar calls in the future."""
     return h.details[
-        h.summary(".small")["Approve such calls in the future, too"],
+        h.summary(".small")["Approve similar calls in the future, too"],
         h.div(".grant")[
             h.label[
-                h.span["For"],
+                h.span["Applies to"],
                 h.select(name="grant_for")[
                     h.option(value="session")["this session"],
                     agent and h.option(value=f"agent:{agent}")[f"every session of {agent}"],
                 ],
             ],
             h.label[
-                h.span["Until"],
+                h.span["Expires"],
                 h.select(name="grant_hours")[[h.option(value=hours)[text] for hours, text in _TIMES],],
             ],
             h.label(".wide")[
-                h.span["If this is true of the arguments (empty: always)"],
+                h.span["Only if this rule is true (empty: always)"],
                 h.input(
                     ".mono",
                     name="grant_rule",
-                    placeholder=_suggested_rule(approval),
+                    placeholder=f"for example: {_suggested_rule(approval)}",
                     maxlength="4000",
                     spellcheck="false",
                     autocomplete="off",
@@ -156,6 +169,6 @@ def _decided(approval: Approval, now_ms: int) -> h.Element:
         words.get(str(approval.state), str(approval.state)),
         approval.decided_by and f" by {approval.decided_by}",
         approval.decided_at is not None and [" ", when(approval.decided_at, now_ms, " ago")],
-        approval.edited_digest is not None and " with edited arguments",
+        approval.edited_digest is not None and ", with edited arguments",
         approval.reason and f": {approval.reason}",
     ]

@@ -9,12 +9,13 @@ import htpy as h
 import msgspec
 from starlette.responses import Response
 
+from standfast.errors import StandfastError
 from standfast.model.approval import Approval
 from standfast.model.session import TurnState
 from standfast.runtime.http_values import Decide
 from standfast.runtime.sessions.approvals import as_of
 from standfast.runtime.sessions.observation import messages_of_turn
-from standfast.server.approvals import decide_approval, read_approval
+from standfast.server.approvals import decide_approval, read_approval, revoke_grant
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
 from standfast.workbench.approvals_html import request_html, tabs
@@ -24,7 +25,7 @@ from standfast.workbench.forms import FORM, field, json_object, read_form
 from standfast.workbench.grants_page import give_from_form
 from standfast.workbench.inbox import inbox_of, pending
 from standfast.workbench.live_turn import LiveTurn, current_items
-from standfast.workbench.parts import diff, empty
+from standfast.workbench.parts import diff, empty, live_part
 from standfast.workbench.session_reader import calls_by_code
 from standfast.workbench.shell import page, respond
 from standfast.workbench.words import count
@@ -49,7 +50,7 @@ async def approvals_page(call: Call) -> Response:
     place = f"/approvals?state={asked.state}&q={_quoted(asked.q)}"
     agents = {one.session_id: await _agent(call, one) for one in shown}
     main = [
-        h.header(".top")[h.h1["Approvals"], h.p(".muted")[_summary(asked, len(found))]],
+        h.header(".top")[h.h1["Approvals"], h.p("#total.muted")[_summary(asked, len(found))]],
         tabs("/approvals" if asked.state == "pending" else "/approvals?state=decided"),
         h.form(
             ".filters",
@@ -58,6 +59,7 @@ async def approvals_page(call: Call) -> Response:
             hx_trigger="input delay:250ms, submit",
             hx_target="#requests",
             hx_select="#requests",
+            hx_select_oob="#total",
             hx_swap="outerMorph",
             hx_push_url="true",
         )[
@@ -69,22 +71,19 @@ async def approvals_page(call: Call) -> Response:
                     type="search",
                     value=asked.q,
                     data_search=True,
-                    placeholder="tool, session, value",
+                    placeholder="Tool, session or argument",
                 ),
             ],
         ],
-        h.div(
-            "#requests.requests",
-            hx_get=f"{place}&skip={asked.skip}",
-            hx_trigger="changed from:#live",
-            hx_sync="this:queue last",
-            hx_select="#requests",
-            hx_swap="outerMorph",
-        )[
+        live_part(
+            "requests",
+            f"{place}&skip={asked.skip}",
             [request_html(one, now_ms, decides=decides, agent=agents[one.session_id]) for one in shown]
             or _nothing(asked),
             _pages(place, asked.skip, len(found)),
-        ],
+            kind=".requests",
+            beside="total",
+        ),
     ]
     return await page(call, title="Approvals", place="approvals", main=main, stream="/live")
 
@@ -115,10 +114,12 @@ def _pages(place: str, skip: int, found: int) -> h.Node:
 
 def _nothing(asked: InboxQuery) -> h.Element:
     if asked.q:
-        return empty("No request matches", "Try another word.")
+        return empty("No matching requests", "Try another word.")
     if asked.state == "decided":
-        return empty("Nothing was decided yet")
-    return empty("No decision is due", "A call of a tool that needs approval appears here by itself.")
+        return empty(
+            "No decisions yet", "Decided requests appear here, with the name of the person who decided."
+        )
+    return empty("Nothing to decide", "When a tool call needs approval, it appears here at once.")
 
 
 def _has(approval: Approval, words: str) -> bool:
@@ -145,16 +146,16 @@ async def approval_page(call: Call) -> Response:
     now_ms, decides = call.runtime.now_ms(), call.credential.allows(Scope.APPROVE)
     main = [
         h.header(".top")[h.h1["Approval"], h.a(href="/approvals")["All requests"]],
-        h.div(
-            "#one",
-            hx_get=f"/approvals/{approval.approval_id}",
-            hx_trigger="changed from:#live",
-            hx_sync="this:queue last",
-            hx_select="#one",
-            hx_swap="outerMorph",
-        )[request_html(approval, now_ms, decides=decides, context=False, agent=await _agent(call, approval))],
-        h.h2["What led to this"],
-        h.div(".conversation")[await _context_html(call, approval)],
+        live_part(
+            "one",
+            f"/approvals/{approval.approval_id}",
+            request_html(
+                approval, now_ms, decides=decides, context=False, agent=await _agent(call, approval)
+            ),
+            h.h2["What led to this"],
+            h.div(".conversation")[await _context_html(call, approval)],
+            kind=".stack",
+        ),
     ]
     title = f"{approval.capability} in {approval.session_id}"
     return await page(call, title=title, place="approvals", main=main, stream="/live")
@@ -179,7 +180,7 @@ async def _context_html(call: Call, approval: Approval) -> h.Node:
     )
     items = await _turn_items(call, approval)
     if not items:
-        return h.p(".muted")["The turn's messages are no longer in the history."]
+        return h.p(".muted")["The messages of this turn are no longer in the history."]
     return h.section(".turn")[[item_html(item, options) for item in items]]
 
 
@@ -212,14 +213,18 @@ async def decide(call: Call) -> Response:
     if arguments == approval.arguments:
         arguments = None
     decision = field(form, "decision")
-    if decision == "grant":
-        await give_from_form(call, approval, form)
+    grant = await give_from_form(call, approval, form) if decision == "grant" else None
     approved = decision in ("approve", "grant")
     asked = Decide(
         approved=approved, arguments=arguments if approved else None, reason=field(form, "reason") or None
     )
     try:
         decided = await decide_approval(call, approval.approval_id, asked)
+    except StandfastError:
+        if grant is not None:  # it would outlive the approval that was refused
+            call.path = {"grant_id": grant.grant_id}
+            await revoke_grant(call)
+        raise
     finally:
         inbox_of(call.runtime).forget()
     return respond(request_html(decided, call.runtime.now_ms(), decides=True, context=False))

@@ -22,7 +22,7 @@ from standfast.workbench.parts import empty, live_part, state_badge, when
 from standfast.workbench.session_page import options_for, session_header, session_tabs
 from standfast.workbench.session_reader import line_state, read_made, read_now
 from standfast.workbench.shell import page
-from standfast.workbench.words import ago, count
+from standfast.workbench.words import count
 
 _ROW: Final = 36
 _LANE: Final = 22
@@ -47,13 +47,13 @@ async def branches_page(call: Call) -> Response:
             f"/sessions/{head.session_id}/branches",
             graph_html(rows, head.session_id, now_ms)
             if rows
-            else empty("No history yet", "Forks and rewinds of this session will be drawn here."),
+            else empty("No history yet", "Turns, forks and rewinds of this session appear here."),
         ),
         h.p(".muted.small")[
-            "Filled: the end of a session's history. Dashed: turns that a rewind left behind. ",
-            "Fork from any message in the conversation."
+            "A filled dot is the end of a session's history. A dashed dot is a turn that was rewound. ",
+            "To fork, use the button beside any message in the conversation."
             if head.code is None
-            else "Fork after any run, beside its code.",
+            else "To fork, use the button beside any run.",
         ],
         bool(others) and _compare_form(head.session_id, others),
         live_part(
@@ -122,8 +122,8 @@ def _row_html(row: GraphRow, current: str, now_ms: int) -> h.Element:
         h.a(href=address, title=label, dir="auto", data_row=True, class_="muted" if row.skipped else None)[
             label
         ],
-        not row.active and h.span(".muted.small.spare")["left by a rewind"],
-        h.span(".muted.small")[ago(row.at_ms, now_ms), " ago"],
+        not row.active and h.span(".muted.small.spare")["rewound"],
+        when(row.at_ms, now_ms, " ago"),
     ]
 
 
@@ -152,7 +152,7 @@ async def _children(call: Call, children: list[SessionHead], now_ms: int) -> h.N
     left = {record.turn_id for record in await store.unfinished(now_ms)}
     records = await asyncio.gather(*(store.open_turn(one.session_id) for one in children))
     return [
-        h.h2["Sessions that it made"],
+        h.h2["Child sessions"],
         h.div(".list.sessions")[
             [
                 h.div(".line")[
@@ -192,7 +192,7 @@ async def compare_page(call: Call) -> Response:
         live_part(
             "compared",
             f"/sessions/{heads[0].session_id}/compare?other={heads[1].session_id}",
-            h.p(".note")[f"{count(turns, 'turn')} shared, {count(shared, 'message')} in them."],
+            h.p(".note")[f"Shared history: {count(turns, 'turn')} with {count(shared, 'message')}."],
             h.div(".columns")[columns],
             kind=".stack",
         ),
@@ -210,7 +210,8 @@ def shared_length(left: list[Node], right: list[Node]) -> int:
 
 
 async def _column(call: Call, head: SessionHead, nodes: list[Node]) -> h.Element:
-    ids = list(dict.fromkeys(node.caused_by for node in nodes))[-_MOST_TURNS:]
+    every = list(dict.fromkeys(node.caused_by for node in nodes))
+    ids = every[-_MOST_TURNS:]
     found = await asyncio.gather(*(call.runtime.store.turn(one) for one in ids))
     records = {one.turn_id: one for one in found if one is not None}
     approvals = await call.runtime.store.approvals(session_id=head.session_id)
@@ -219,9 +220,11 @@ async def _column(call: Call, head: SessionHead, nodes: list[Node]) -> h.Element
     options = options_for(call, head)
     return h.section(".stack", aria_label=head.session_id)[
         h.h2[h.a(href=f"/sessions/{head.session_id}")[head.session_id]],
-        [turn_html(turn, options) for turn in turns] or h.p(".muted")["Nothing beyond what is shared"],
+        len(every) > len(ids)
+        and h.p(".muted.small")[f"… {count(len(every) - len(ids), 'earlier turn')} not shown"],
+        [turn_html(turn, options) for turn in turns] or h.p(".muted")["No turns after the shared history."],
         await call.runtime.store.open_turn(head.session_id) is not None
-        and h.p(".note.wait.small")["A turn is under way and not compared yet."],
+        and h.p(".note.wait.small")["The current turn is compared when it has ended."],
     ]
 
 

@@ -34,7 +34,7 @@ async def call_details(call: Call) -> Response:
             gone = h.div(".stack")[gone, variables_html(await session.cell_variables(turn_id, call_id))]
         return respond(gone)
     if known is None:
-        return respond(h.p(".muted.small")["This call has not begun."])
+        return respond(h.p(".muted.small")["This call has not started."])
     if known.call.name != RUN_CODE or known.call.parent:
         return respond(attempts_html(known.attempts))
     asked = by_call(await call.runtime.store.approvals(turn_id=turn_id))
@@ -52,9 +52,9 @@ async def call_details(call: Call) -> Response:
                 [call_html(one, options, f"{turn_id}-inner") for one in made[:MOST_CALLS]],
                 len(made) > MOST_CALLS
                 and h.p(".muted.small")[
-                    f"… and {len(made) - MOST_CALLS:,} more; the ",
+                    f"… and {len(made) - MOST_CALLS:,} more. See the ",
                     h.a(href=f"/sessions/{session.session_id}/turns/{turn_id}/journal")["journal"],
-                    " has them all.",
+                    " for all of them.",
                 ],
             ],
             variables_html(around, ended=known.settled),
@@ -78,7 +78,7 @@ def variables_html(around: CellVariables, *, ended: bool = True) -> h.Node:
             [
                 h.code(".changed" if changed else "")[name],
                 _value(one, "not kept" if around.before is None else "–"),
-                _value(other, "–" if around.after is not None else "not kept" if ended else "not over"),
+                _value(other, "–" if around.after is not None else "not kept" if ended else "still running"),
             ]
         )
     return data_table("Variables before and after", ("Variable", "Before", "After"), rows, ".vars")

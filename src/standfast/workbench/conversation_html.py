@@ -22,7 +22,7 @@ from standfast.workbench.conversation import (
     Said,
     TurnItems,
 )
-from standfast.workbench.markdown import render_markdown
+from standfast.workbench.markdown import MAX_CHARS, render_markdown
 from standfast.workbench.parts import arguments_table, diff, error_text, state_badge, took, value_block, when
 from standfast.workbench.words import cost, count, duration, moment, one_line, pretty, size, tokens
 
@@ -30,12 +30,14 @@ IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp",
 """The media types displayed inline; other files are offered as downloads."""
 _STATES: Final = {
     "approval_pending": "waiting",
-    "ok": "ok",
+    "ok": "succeeded",
     "error": "failed",
     "timeout": "timed out",
     "denied": "denied",
 }
 _MOST_LINES: Final = 400
+_MOST_CHARS: Final = 20_000
+"""A longer message of a user is cut; so is a reply that is too long for Markdown."""
 _MOST_CALLS: Final = 12
 
 
@@ -81,7 +83,7 @@ def turn_html(turn: TurnItems, options: Options) -> h.Element:
             ],
             h.span(".end")[
                 bool(options.turn)
-                and [h.a(href=f"{options.turn}/{view}")[view] for view in options.turn_views],
+                and [h.a(href=f"{options.turn}/{view}")[view.capitalize()] for view in options.turn_views],
                 state == "stopped" and state_badge("stopped", turn.state.replace("_", " ")),
                 turn.usage.total > 0
                 and h.span(title="input and output tokens")[f"{tokens(turn.usage.total)} tokens"],
@@ -110,9 +112,9 @@ def item_html(item: Item, options: Options) -> h.Node:
 
 def _said(item: Said, options: Options) -> h.Element:
     return h.article(".entry.user", id=f"n-{item.node_id}")[
-        h.div(".speaker")["injected" if item.injected else "user"],
+        h.div(".speaker")["Injected" if item.injected else "User"],
         h.div(".body")[
-            item.text and h.div(".text", dir="auto")[item.text],
+            item.text and said_text(item.text, item.node_id, options),
             files_html(item.files, options),
             _actions(item.node_id, options),
         ],
@@ -121,13 +123,13 @@ def _said(item: Said, options: Options) -> h.Element:
 
 def _replied(item: Replied, options: Options) -> h.Element:
     return h.article(".entry.model", id=f"n-{item.node_id}")[
-        h.div(".speaker", title=item.model or None)["code" if _is_run(item) else "model"],
+        h.div(".speaker", title=item.model or None)["Code" if _is_run(item) else "Model"],
         h.div(".body")[
             item.thoughts
             and h.details[
                 h.summary(".muted.small")["Reasoning"], h.div(".thought", dir="auto")[item.thoughts]
             ],
-            item.text and h.div(".text.prose")[render_markdown(item.text)],
+            item.text and reply_text(item.text, item.node_id, options),
             [
                 cell_html(call, options, item.node_id)
                 if isinstance(call, CellView)
@@ -139,6 +141,38 @@ def _replied(item: Replied, options: Options) -> h.Element:
     ]
 
 
+def said_text(text: str, node_id: str, options: Options) -> h.Element:
+    """Render the text of a user's message."""
+    if options.whole or len(text) <= _MOST_CHARS:
+        return h.div(".text", dir="auto")[text]
+    return h.div(".text", dir="auto")[text[:_MOST_CHARS], "…", _rest(len(text), node_id, options)]
+
+
+def reply_text(text: str, node_id: str, options: Options) -> h.Element:
+    """Render the text of a model's reply."""
+    if options.whole or len(text) <= MAX_CHARS:
+        return h.div(".text.prose")[render_markdown(text)]
+    return h.div(".text.prose")[
+        h.pre(".plain", dir="auto")[text[:_MOST_CHARS], "…"], _rest(len(text), node_id, options)
+    ]
+
+
+def _rest(length: int, node_id: str, options: Options) -> h.Element:
+    """Render the length of a message that was cut, as a button that loads the whole message if it can."""
+    words = f"all {length:,} characters"
+    if "." not in node_id:
+        return h.p(".muted.small")[f"Cut; {words} are in the conversation."]
+    return h.p[
+        h.button(
+            ".quiet.start",
+            type="button",
+            hx_get=f"/sessions/{options.session_id}/message?node={node_id}",
+            hx_target="closest .text",
+            hx_swap="outerHTML",
+        )[f"Show {words}"]
+    ]
+
+
 def _is_run(item: Replied) -> bool:
     """Return whether the item is code of a session without a model."""
     return not (item.model or item.text) and any(isinstance(call, CellView) for call in item.calls)
@@ -146,7 +180,7 @@ def _is_run(item: Replied) -> bool:
 
 def _noted(item: Noted) -> h.Element:
     return h.article(".entry", id=f"n-{item.node_id}")[
-        h.div(".speaker")[item.kind],
+        h.div(".speaker")[item.kind.capitalize()],
         h.div(".body")[
             error_text(item.error) if item.error is not None else h.p(".note.small", dir="auto")[item.text]
         ],
@@ -170,7 +204,7 @@ def _fork_button(node_id: str, options: Options, words: str) -> h.Element | None
         hx_post=f"/sessions/{options.session_id}/fork",
         hx_vals=json.dumps({"at": node_id}),
         hx_swap="none",
-        title="Make a new session whose history ends here",
+        title="Create a session whose history ends here",
     )[words]
 
 
@@ -226,29 +260,29 @@ def call_html(call: CallView, options: Options, node_id: str) -> h.Element:
             and [h.p(".label")["Result"], value_block(call.value, label="Result", whole=options.whole)],
             call.texts
             and [
-                h.p(".label")["Text beside the result"],
-                value_block("\n".join(call.texts), label="Text beside the result", whole=options.whole),
+                h.p(".label")["Additional text"],
+                value_block("\n".join(call.texts), label="Additional text", whole=options.whole),
             ],
             files_html(call.files, options),
-            _fork_button(call.result_node, options, "Fork after this call"),
             h.div(".history", hx_morph_skip_children=True)
             if lacks_attempts
             else bool(call.attempts) and attempts_html(call.attempts),
+            _fork_button(call.result_node, options, "Fork after this call"),
         ],
     ]
 
 
 _OUTCOMES: Final = {
-    "running": "runs",
-    "timed_out": "timed out",
-    "interrupted": "its process ended",
-    "approval": "asked a person",
-    "timer": "waited for a time",
-    "completion": "waited for a result from outside",
-    "ok": "has its result",
-    "error": "failed",
-    "timeout": "timed out",
-    "denied": "was denied",
+    "running": "Running",
+    "timed_out": "Timed out",
+    "interrupted": "Interrupted: its process ended",
+    "approval": "Requested approval",
+    "timer": "Waited for a timer",
+    "completion": "Waited for an external result",
+    "ok": "Succeeded",
+    "error": "Failed",
+    "timeout": "Timed out",
+    "denied": "Denied",
 }
 
 
@@ -262,9 +296,9 @@ def attempts_html(attempts: Sequence[CallAttempt]) -> h.Element:
             [
                 h.li[
                     h.span[_OUTCOMES.get(one.outcome, one.outcome)],
-                    h.span(".muted")[
-                        f" {moment(one.began_ms)[11:19]}",
-                        one.ended_ms is not None and f", after {duration(one.ended_ms - one.began_ms)}",
+                    h.span(".muted", title=moment(one.began_ms))[
+                        f" · began {moment(one.began_ms)[11:]}",
+                        one.ended_ms is not None and f", took {duration(one.ended_ms - one.began_ms)}",
                     ],
                 ]
                 for one in attempts
@@ -279,7 +313,7 @@ def pretty_lines(value: object) -> str:
 
 def _call_state(call: CallView) -> h.Node:
     if call.state == "ok":
-        return h.span(".hide")["ok"]
+        return h.span(".hide")["Succeeded"]
     shown = "waiting" if call.state == "approval_pending" else call.state
     return state_badge(shown, _STATES.get(call.state, call.state))
 
@@ -305,7 +339,7 @@ def cell_html(cell: CellView, options: Options, node_id: str) -> h.Element:
             lines.append(h.div(".at-line")[_calls(cell.placed[number], options)])
     beside = [
         ("Output", "" if report is None else report.stdout),
-        ("Errors", "" if report is None else report.stderr),
+        ("Error output", "" if report is None else report.stderr),
     ]
     return h.div(".cell", id=f"c-{node_id}-{cell.call_id}", role="group", aria_label=cell.title)[
         h.div(".head")[
@@ -339,7 +373,7 @@ def _cell_end(cell: CellView, beside: Iterable[tuple[str, str]], options: Option
             [h.p(".label")[label], h.div(".stack.tight")[_calls(calls, options)]]
             for label, calls in (
                 ("Calls by functions of earlier cells", cell.loose),
-                ("Calls whose line is not certain", cell.unsure),
+                ("Calls whose line is uncertain", cell.unsure),
             )
             if calls
         ],
@@ -390,11 +424,9 @@ def _made(call: CallView, options: Options) -> h.Element:
         "waiting" if waits else "running" if call.state == "running" else "" if call.state == "ok" else "bad"
     )
     result = one_line(pretty(call.value), 100) if call.has_value and call.value is not None else ""
+    given = call.brief if call.brief.startswith(("{", "(")) else f"({call.brief})"
     return h.div(f".made.{kind}" if kind else ".made")[
-        h.span(".name.mono")[call.name],
-        h.span(".brief", dir="auto")[
-            f"({call.brief})" if not call.brief.startswith(("{", "(")) else call.brief
-        ],
+        h.span(".call-text")[h.b[call.name], h.bdi(".muted")[given]],
         result and h.span(".brief", dir="auto")[f"→ {result}"],
         call.texts and h.span(".brief", dir="auto")[one_line("\n".join(call.texts), 100)],
         call.error is not None and h.span(dir="auto")[f"{call.error.code}: {one_line(call.error.message)}"],

@@ -19,7 +19,7 @@ from standfast.workbench.approvals_html import tabs
 from standfast.workbench.forms import field
 from standfast.workbench.parts import empty, live_part, state_badge, when
 from standfast.workbench.shell import page, respond
-from standfast.workbench.words import moment
+from standfast.workbench.words import count, moment
 
 
 async def grants_page(call: Call) -> Response:
@@ -28,19 +28,26 @@ async def grants_page(call: Call) -> Response:
     found = [one for one in await call.runtime.grants() if one.tenant == call.tenant]
     found.sort(key=lambda one: (not one.is_in_force(now_ms), -one.given_at))
     main = [
-        h.header(".top")[h.h1["Grants"], h.p(".muted")["Calls that people have approved in advance"]],
+        h.header(".top")[h.h1["Approvals"], h.p("#total.muted")[_summary(found, now_ms)]],
         tabs("/grants"),
         live_part(
             "grants",
             "/grants",
             [_grant_html(one, now_ms, decides) for one in found[:200]]
             or empty(
-                "No grants", "A person gives one when deciding a request: Approve such calls in the future."
+                "No grants",
+                "A grant approves calls in advance.",
+                "To create one, decide a request with “Approve similar calls in the future, too”.",
             ),
             kind=".requests",
+            beside="total",
         ),
     ]
     return await page(call, title="Grants", place="approvals", main=main, stream="/live")
+
+
+def _summary(found: list[Grant], now_ms: int) -> str:
+    return f"{count(sum(one.is_in_force(now_ms) for one in found), 'grant')} in force"
 
 
 def _grant_html(grant: Grant, now_ms: int, decides: bool) -> h.Element:
@@ -56,7 +63,7 @@ def _grant_html(grant: Grant, now_ms: int, decides: bool) -> h.Element:
         ],
         h.p(".small", dir="auto")[
             h.code[grant.rule] if grant.rule else "Every call",
-            f" · given by {grant.given_by} ",
+            f" · granted by {grant.given_by} ",
             when(grant.given_at, now_ms, " ago"),
             grant.reason and f": {grant.reason}",
         ],
@@ -84,7 +91,7 @@ async def revoke(call: Call) -> Response:
     return respond(_grant_html(revoked, call.runtime.now_ms(), True))
 
 
-async def give_from_form(call: Call, approval: Approval, form: Mapping[str, list[str]]) -> None:
+async def give_from_form(call: Call, approval: Approval, form: Mapping[str, list[str]]) -> Grant:
     """Create the grant that the form describes. The caller decides the request afterwards."""
     kind, _, agent = field(form, "grant_for").partition(":")
     hours = field(form, "grant_hours")
@@ -99,7 +106,7 @@ async def give_from_form(call: Call, approval: Approval, form: Mapping[str, list
         reason=field(form, "reason") or None,
     )
     call.body = asked  # the API's handler expects a decoded body
-    await give_grant(call)
+    return await give_grant(call)
 
 
 ROUTES: Final = (

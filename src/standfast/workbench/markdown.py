@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -11,6 +12,7 @@ import htpy as h
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.token import Token
     from markdown_it.tree import SyntaxTreeNode
 
 MAX_CHARS: Final = 60_000
@@ -19,6 +21,7 @@ _PLAIN: Final = {
     "paragraph": h.p, "bullet_list": h.ul, "list_item": h.li, "blockquote": h.blockquote, "strong": h.strong,
     "em": h.em, "s": h.s, "thead": h.thead, "tbody": h.tbody, "tr": h.tr, "th": h.th, "td": h.td,
 }  # fmt: skip
+_MARKUP: Final = re.compile(r"[*_`~\[\]#>|\\]|^\s*[-+\d]", re.MULTILINE)
 _SCHEMES: Final = frozenset({"http", "https", "mailto"})
 
 
@@ -42,6 +45,21 @@ def _rendered(text: str) -> h.Node:
     from markdown_it.tree import SyntaxTreeNode
 
     return h.fragment[_children(SyntaxTreeNode(_parser().parse(text)))].__html__()
+
+
+@lru_cache(maxsize=1_000)
+def plain_text(text: str, most: int = 400) -> str:
+    """Return the first *most* characters of Markdown *text* without its markup."""
+    if not _MARKUP.search(text[:most]):
+        return text[:most]
+    inline = (token for token in _parser().parse(text[:most]) if token.type in ("inline", "fence"))
+    return " ".join(_inline_text(token) for token in inline)
+
+
+def _inline_text(token: Token) -> str:
+    if not token.children:
+        return token.content
+    return "".join(" " if part.type.endswith("break") else part.content for part in token.children)
 
 
 def _children(node: SyntaxTreeNode) -> Iterator[h.Node]:

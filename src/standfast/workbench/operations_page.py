@@ -43,13 +43,14 @@ async def operations_page(call: Call) -> Response:
     left = await store.unfinished(now_ms) if view is None else view.stuck
     stuck = [one for one in left if view is not None or one.session_id in mine][:_MOST]
     main: list[h.Node] = [
-        h.header(".top")[h.h1["Operations"], h.p(".muted")[count(len(heads), "session")]],
+        h.header(".top")[h.h1["Operations"], h.p("#total.muted")[count(len(heads), "session")]],
         h.div(
             "#state.stack",
             hx_get="/operations",
             hx_trigger="changed from:#live, every 5s",
             hx_sync="this:queue last",
             hx_select="#state",
+            hx_select_oob="#total",
             hx_swap="outerMorph",
         )[
             None if view is None else _cards(view),
@@ -98,9 +99,9 @@ def _operator_tables(view: OperationsView) -> h.Node:
     ]
     rows: list[list[h.Node]] = [[name, f"{number:,}"] for name, number in view.rows.items() if number]
     return [
-        _table("Processes with leases", ("Process", "Leases", "Sessions"), processes, "No turn runs now."),
+        _table("Processes with leases", ("Process", "Leases", "Sessions"), processes, "No turn is running."),
         bool(queues) and _table("Queues", ("Session", "Inputs", "Oldest"), queues, ""),
-        bool(waiting) and _table("Turns that wait", ("Session", "Agent", "For", "At most"), waiting, ""),
+        bool(waiting) and _table("Waiting turns", ("Session", "Agent", "Waiting for", "Due"), waiting, ""),
         _table("Records in the store", ("Table", "Rows"), rows, "The store is empty."),
     ]
 
@@ -131,13 +132,13 @@ def _stuck_table(stuck: list[TurnRecord], now_ms: int) -> h.Element:
         [
             _session(one.session_id),
             one.agent,
-            "a wait is over" if _waited(one) else "its process has gone",
+            "its wait is over" if _waited(one) else "its process is gone",
             when(one.created_at, now_ms, " ago"),
         ]
         for one in stuck
     ]
-    columns = ("Session", "Agent", "Why it can continue", "Began")
-    return _table("Turns that no process runs", columns, rows, "Every turn that can run is running.")
+    columns = ("Session", "Agent", "Why it could continue", "Started")
+    return _table("Stuck turns", columns, rows, "None: every turn that can run is running.")
 
 
 def _waited(record: TurnRecord) -> bool:
@@ -156,7 +157,7 @@ def _tasks_table(tasks: list[TaskRecord], now_ms: int) -> h.Node:
         ]
         for one in tasks
     ]
-    return _table("Background tasks", ("Task", "Session", "State", "Began"), rows, "")
+    return _table("Background tasks", ("Task", "Session", "State", "Started"), rows, "")
 
 
 def _triggers_table(triggers: list[Trigger], now_ms: int) -> h.Node:
@@ -186,22 +187,25 @@ def _blocked_table(heads: list[SessionHead], now_ms: int) -> h.Node:
         ]
         for head, note in blocked
     ]
-    return _table("Sessions that could not run", ("Session", "Why", "When"), rows, "")
+    return _table("Blocked sessions", ("Session", "Why", "Since"), rows, "")
 
 
 def _prune_form() -> h.Element:
     return h.form(
-        ".panel", hx_post="/operations/prune", hx_target="#pruned", hx_confirm="Delete these records?"
+        ".panel",
+        hx_post="/operations/prune",
+        hx_target="#pruned",
+        hx_confirm="Delete these sessions and records permanently?",
     )[
         h.h2["Prune"],
-        h.p(".muted.small")["Deletes idle sessions and old records for good, and frees their space."],
+        h.p(".muted.small")["Permanently deletes idle sessions and old records, and frees their space."],
         h.div(".row.ends")[
             h.label[
-                h.span["Not used for"],
+                h.span["Unused for"],
                 h.select(name="days")[[h.option(value=days)[text] for days, text in _AGES.items()]],
             ],
             h.label[
-                h.span["Also"],
+                h.span["Also delete"],
                 h.select(name="also")[
                     h.option(value="")["nothing else"],
                     h.option(value="branches")["rewound turns"],

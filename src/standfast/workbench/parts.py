@@ -41,7 +41,8 @@ def icon(name: str) -> h.Element:
 
 def state_badge(state: str, text: str = "") -> h.Element:
     """Render a state as a word with a coloured dot, because colour alone is not accessible."""
-    return h.span(f".state.{state}")[text or STATES.get(state, state)]
+    shown = (text or STATES.get(state, state)).replace("_", " ")
+    return h.span(f".state.{state}")[shown[:1].upper() + shown[1:]]
 
 
 def when(at_ms: int, now_ms: int, suffix: str = "") -> h.Element:
@@ -53,20 +54,25 @@ def when(at_ms: int, now_ms: int, suffix: str = "") -> h.Element:
 
 
 def due(at_ms: int, now_ms: int) -> h.Element:
-    """Render the time left until *at_ms*."""
+    """Render the time left until *at_ms*, which a script keeps up to date."""
     left = at_ms - now_ms
-    text = f"in {ago(now_ms, at_ms)}" if left > 0 else "expired"
-    return h.time(datetime=iso(at_ms), title=moment(at_ms), class_="soon" if left < 3_600_000 else "")[text]
+    text = f"in {ago(now_ms, at_ms)}" if left >= 1000 else "now"
+    kind = "soon" if left < 3_600_000 else ""
+    return h.time(datetime=iso(at_ms), title=moment(at_ms), data_due=True, class_=kind)[text]
 
 
-def live_part(name: str, address: str, *content: h.Node, kind: str = "") -> h.Element:
-    """Render an element with the id *name* that reloads from *address* on the stream's `changed` event."""
+def live_part(name: str, address: str, *content: h.Node, kind: str = "", beside: str = "") -> h.Element:
+    """Render an element with the id *name* that reloads from *address* on the stream's `changed` event.
+
+    The element with the id *beside* is replaced along with it.
+    """
     return h.div(
         f"#{name}{kind}",
         hx_get=address,
         hx_trigger="changed from:#live",
         hx_sync="this:queue last",
         hx_select=f"#{name}",
+        hx_select_oob=f"#{beside}" if beside else None,
         hx_swap="outerMorph",
     )[content]
 
@@ -118,11 +124,11 @@ def with_code(text: str) -> h.Node:
     return [h.code[part] if place % 2 else part for place, part in enumerate(text.split("`"))]
 
 
-def value_block(value: Any, *, label: str, whole: bool = False) -> h.Element:
-    """Render a JSON value or a text, truncated if it is long unless *whole*."""
+def value_block(value: Any, *, label: str, whole: bool = False, most: int = _MOST_CHARS) -> h.Element:
+    """Render a JSON value or a text, truncated to *most* characters unless *whole*."""
     text = pretty(value)
-    cut = not whole and len(text) > _MOST_CHARS
-    shown = text[:_MOST_CHARS] + "…" if cut else text
+    cut = not whole and len(text) > most
+    shown = text[:most] + "…" if cut else text
     return h.pre(".value", dir="auto", tabindex="0", aria_label=label)[
         shown, cut and h.span(".muted")[f"\n{len(text):,} characters in all"]
     ]

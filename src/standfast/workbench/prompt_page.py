@@ -48,7 +48,7 @@ async def prompt_page(call: Call) -> Response:
     place = f"/sessions/{session.session_id}/turns/{turn_id}/prompt"
     number = max(1, min(asked.call, len(found)))
     shown: list[h.Node] = [
-        empty("No model call has ended yet", "A call is shown here when the model has replied.")
+        empty("No model call has ended yet", "A call appears here when the model has replied.")
     ]
     if found:
         prompt = found[number - 1]
@@ -90,7 +90,7 @@ async def _last_before(runtime: Runtime, turn_id: str) -> ModelPrompt | None:
 def _calls_nav(place: str, number: int, last: int, changes: bool) -> h.Element:
     beside = "&changes=true" if changes else ""
     return h.nav(".row.apart", aria_label="Calls")[
-        h.a(".button", href=f"{place}?call={number - 1}{beside}", rel="prev")["Before"]
+        h.a(".button", href=f"{place}?call={number - 1}{beside}", rel="prev")["Previous"]
         if number > 1
         else h.span,
         h.span(".muted")[f"Model call {number} of {last}"],
@@ -129,7 +129,7 @@ def _facts(prompt: ModelPrompt) -> h.Node:
 
 def _cache(used: Usage, sent: int) -> h.Element:
     share = used.cache_read / sent
-    words = f"The cache covered {tokens(used.cache_read)} of {tokens(sent)} input tokens ({share:.0%})"
+    words = f"{tokens(used.cache_read)} of {tokens(sent)} input tokens ({share:.0%}) were read from the cache"
     if used.cache_write:
         words += f"; {tokens(used.cache_write)} were written to it"
     return h.div(".cover")[
@@ -148,10 +148,10 @@ def _whole(view: PromptView, prompt: ModelPrompt, asked: PromptQuery) -> h.Node:
         h.section(".stack", aria_label="Instructions")[
             h.h2["Instructions"],
             [
-                _section(one, asked.whole, _SPEAKERS.get(one.title, f"plugin {one.title}"))
+                _section(one, asked.whole, _SPEAKERS.get(one.title, f"Plugin {one.title}"))
                 for one in view.parts
             ]
-            or h.p(".muted")["This agent has none."],
+            or h.p(".muted")["This agent has no instructions."],
         ],
         h.section(".stack", aria_label="Tools")[
             h.h2["Tools"],
@@ -159,7 +159,7 @@ def _whole(view: PromptView, prompt: ModelPrompt, asked: PromptQuery) -> h.Node:
         ],
         prompt.output_schema is not None
         and h.section(".stack")[
-            h.h2["Schema of the answer"], value_block(prompt.output_schema, label="Schema of the answer")
+            h.h2["Output schema"], value_block(prompt.output_schema, label="Output schema")
         ],
         bool(prompt.settings)
         and h.section(".stack")[h.h2["Settings"], value_block(prompt.settings, label="Settings")],
@@ -176,19 +176,20 @@ def _whole(view: PromptView, prompt: ModelPrompt, asked: PromptQuery) -> h.Node:
 
 def _marks(one: SectionView) -> h.Node:
     return h.span(".marks")[
-        h.span(".mark-known" if one.known else ".mark-new")["as before" if one.known else "new"],
-        one.cached and h.span(".mark-cached", title="By its length, within what the cache covered")["cached"],
+        h.span(".mark-known" if one.known else ".mark-new")["unchanged" if one.known else "new"],
+        one.cached
+        and h.span(".mark-cached", title="Estimated from its length and the cached tokens")["cached"],
     ]
 
 
 _SPEAKERS: Final = {
-    "runtime": "the runtime",
-    "agent": "the agent's prompt layer",
-    "instructions": "the agent's instructions",
-    "host": "the application, for this session",
-    "turn": "this turn",
-    "protocol": "the protocol",
-    "plugins": "plugins",
+    "runtime": "Runtime",
+    "agent": "Prompt layer of the agent",
+    "instructions": "Instructions of the agent",
+    "host": "Application, for this session",
+    "turn": "This turn",
+    "protocol": "Protocol",
+    "plugins": "Plugins",
 }
 
 
@@ -213,9 +214,9 @@ def _tool(one: SectionView) -> h.Element:
 
 def _changes(prompt: ModelPrompt, before: ModelPrompt | None) -> h.Node:
     if before is None:
-        return empty("There is no call to compare with", "This is the first call whose prompt is kept.")
+        return empty("No earlier call to compare with", "This is the first call whose prompt is stored.")
     shown = diff(prompt_lines(before), prompt_lines(prompt), around=2)
-    return shown or empty("Nothing has changed", "The model received the same as in the call before.")
+    return shown or empty("No changes", "The model received the same prompt as in the previous call.")
 
 
 async def prompt_json(call: Call) -> Response:

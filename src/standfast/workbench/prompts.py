@@ -97,11 +97,11 @@ def _json(value: object) -> str:
 def _role(message: Message) -> str:
     match message:
         case UserMessage():
-            return "user"
+            return "User"
         case AssistantMessage():
-            return "model"
+            return "Model"
         case tool:
-            return f"result of {tool.name}"
+            return f"Result of {tool.name}"
 
 
 def message_text(message: Message) -> str:
@@ -149,12 +149,12 @@ def _tool_text(tool: Capability) -> str:
 
 def prompt_lines(prompt: ModelPrompt) -> str:
     """Return a prompt as one text, for a diff against another."""
-    pieces = [f"tool {one.name}\n{_tool_text(one)}" for one in prompt.tools]
-    pieces += [f"prompt by {one.by}\n{one.content}" for one in prompt.parts]
+    pieces = [f"Tool {one.name}\n{_tool_text(one)}" for one in prompt.tools]
+    pieces += [f"Instructions by {one.by}\n{one.content}" for one in prompt.parts]
     if prompt.output_schema is not None:
-        pieces.append(f"schema of the answer\n{json.dumps(prompt.output_schema, indent=2)}")
+        pieces.append(f"Output schema\n{json.dumps(prompt.output_schema, indent=2)}")
     if prompt.settings:
-        pieces.append(f"settings\n{json.dumps(prompt.settings, indent=2)}")
+        pieces.append(f"Settings\n{json.dumps(prompt.settings, indent=2)}")
     pieces += [f"{_role(one)}\n{message_text(one)}" for one in prompt.messages]
     return "\n\n".join(pieces)
 

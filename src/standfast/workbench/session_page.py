@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import secrets
+from dataclasses import replace
 from typing import Annotated, Final
 
 import htpy as h
 import msgspec
 from starlette.responses import Response
 
-from standfast.errors import Code, RequestRefused
+from standfast.errors import Code, NodeNotFound, RequestRefused
+from standfast.graph.history import nodes_of
 from standfast.model.limits import Usage
-from standfast.model.message import text_of
+from standfast.model.message import AssistantMessage, UserMessage, text_of
 from standfast.model.outcome import Wait
 from standfast.model.run import RunRequest
-from standfast.model.session import SessionHead, SessionId
+from standfast.model.session import CurrentTurn, SessionHead, SessionId, split_node_id
 from standfast.runtime.http_values import (
     CreateSession,
     Fork,
@@ -29,7 +31,14 @@ from standfast.server.problems import malformed
 from standfast.server.sessions import cancel_session, create_session, fork_session
 from standfast.server.turns import read_content, start_turn
 from standfast.workbench.approvals_html import request_html
-from standfast.workbench.conversation_html import Options, item_html, turn_html, views_of_turn
+from standfast.workbench.conversation_html import (
+    Options,
+    item_html,
+    reply_text,
+    said_text,
+    turn_html,
+    views_of_turn,
+)
 from standfast.workbench.forms import FORM, field, read_form
 from standfast.workbench.live_turn import LiveTurn, current_items
 from standfast.workbench.parts import data_table, due, empty, error_text, state_badge, when
@@ -37,6 +46,7 @@ from standfast.workbench.session_reader import SessionNow, SessionWindow, read_n
 from standfast.workbench.shell import page, redirect, respond
 from standfast.workbench.words import cost, count, one_line, tokens
 
+_LANGUAGES: Final = {"python": "Python", "typescript": "TypeScript"}
 _VIEWS: Final = (("", "Conversation"), ("branches", "Branches"), ("plugins", "Plugins"))
 
 
@@ -80,7 +90,7 @@ def _variables_html(head: SessionHead) -> h.Element:
     """Render the code's variables, loaded when the section is opened."""
     return h.details(
         hx_get=f"/sessions/{head.session_id}/variables", hx_trigger="toggle", hx_target="#variables"
-    )[h.summary(".small")["Variables"], h.div("#variables")]
+    )[h.summary(".small")["Current variables"], h.div("#variables")]
 
 
 def options_for(call: Call, head: SessionHead) -> Options:
@@ -129,9 +139,9 @@ def session_header(now: SessionNow, now_ms: int, *, links: bool = True) -> h.Ele
             head.depth > 0 and h.span[count(head.depth, "message")],
             used.total > 0 and h.span[f"{tokens(used.total)} tokens"],
             cost(used) and h.span[cost(used)],
-            h.span["Used ", when(head.updated_at, now_ms, " ago")],
+            h.span["Last used ", when(head.updated_at, now_ms, " ago")],
             head.forked_from and h.span["Forked from ", other(head.forked_from)],
-            parent and h.span["Made by ", other(parent)],
+            parent and h.span["Created by ", other(parent)],
         ],
         task and h.p(".facts", dir="auto")[one_line(task, 300)],
     ]
@@ -157,7 +167,7 @@ def current_html(now: SessionNow, live: LiveTurn, options: Options, decides: boo
         nothing = not now.head.depth and not now.inputs
         return h.div("#current")[
             now.blocked is not None and error_text(now.blocked.error),
-            nothing and empty("Nothing was said yet", "Write the first message below."),
+            nothing and empty("No messages yet", "Write the first one below."),
         ]
     items = current_items(current, live, now.approvals, now.made)
     pending = {one.approval_id: one for one in now.approvals if one.state == "pending"}
@@ -171,17 +181,15 @@ def current_html(now: SessionNow, live: LiveTurn, options: Options, decides: boo
     return h.section("#current.turn", aria_label="Current turn", aria_live="polite", aria_busy="false")[
         h.header[
             state_badge(current.state),
-            live.resumed and h.span(title="Its journal was replayed; nothing ran twice")["resumed"],
+            _waits_for(current, bool(pending)),
+            live.resumed and h.span(title="Its journal was replayed; nothing ran twice")["Resumed"],
             h.span(".end")[
-                [
-                    h.a(href=f"/sessions/{options.session_id}/turns/{current.turn_id}/{view}")[view]
-                    for view in options.turn_views
-                ]
+                [h.a(href=f"{inner.turn}/{view}")[view.capitalize()] for view in options.turn_views]
             ],
         ],
         [item_html(item, inner) for item in items],
         h.article(".entry.model", hidden=current.state != "running")[
-            h.div(".speaker")["model"],
+            h.div(".speaker")["Model"],
             h.div(".body")[
                 h.div("#stream-thoughts.thought", hidden=not live.thoughts)[live.thoughts],
                 h.div("#stream-text.streaming", dir="auto")[live.text],
@@ -190,27 +198,45 @@ def current_html(now: SessionNow, live: LiveTurn, options: Options, decides: boo
         live.retry and h.p(".note.wait", dir="auto")[live.retry],
         now.blocked is not None and error_text(now.blocked.error),
         [
-            request_html(one, options.now_ms, decides=decides, context=False, agent=now.head.agent)
+            request_html(
+                one, options.now_ms, decides=decides, context=False, session=False, agent=now.head.agent
+            )
             for one in pending.values()
         ],
         [h.p(".note.wait")[_wait_text(wait, options.now_ms)] for wait in others],
     ]
 
 
+def _waits_for(current: CurrentTurn, asks: bool) -> h.Node:
+    """Render what an unfinished turn is waiting for, and from whom."""
+    if current.state != "waiting":
+        return None
+    kinds = {wait.kind for wait in current.waits}
+    words = [
+        asks and "a person with the approve scope",
+        "timer" in kinds and "a timer",
+        "completion" in kinds and "an external result",
+    ]
+    shown = " and ".join(word for word in words if word)
+    return shown and h.span[f"for {shown}"]
+
+
 def _wait_text(wait: Wait, now_ms: int) -> h.Node:
     match wait.kind:
         case "timer":
-            return ["Waits for a time: ", due(wait.due_at, now_ms)]
+            return ["Waiting for a timer that fires ", due(wait.due_at, now_ms), "."]
         case "completion":
-            return ["Waits for a result from outside, at most ", due(wait.due_at, now_ms)]
+            return ["Waiting for an external result. The wait times out ", due(wait.due_at, now_ms), "."]
         case _:
-            return ["A decision was made; the turn takes it in."]
+            return ["The request has been decided. The turn is about to resume."]
 
 
 def composer_html(call: Call, now: SessionNow) -> h.Element:
     """Render the message field and the queued inputs."""
     if not call.credential.allows(Scope.RUN):
-        return h.p(".muted.small")["Your token may read this session, not write to it."]
+        return h.p(".muted.small")[
+            "You can read this session but not write to it: your token lacks the run scope."
+        ]
     if now.head.code is not None:
         return _code_composer(call, now)
     path = f"/sessions/{now.head.session_id}"
@@ -218,9 +244,7 @@ def composer_html(call: Call, now: SessionNow) -> h.Element:
         queue_html(now),
         h.form(hx_post=f"{path}/say", hx_swap="none", data_reset=True)[
             h.label(".hide", for_="message")["Message"],
-            h.textarea(
-                "#message", name="message", rows="2", placeholder="Message", dir="auto", maxlength="900000"
-            ),
+            h.textarea("#message", name="message", rows="2", placeholder="Message", dir="auto"),
             h.div("#uploads.row"),
             h.div(".row.apart")[
                 h.div(".row")[
@@ -237,7 +261,7 @@ def _code_composer(call: Call, now: SessionNow) -> h.Element:
     """Render the field for the next code of a session without a model."""
     code = now.head.code
     if call.server.sandbox is None or code is None:
-        return h.p(".muted.small")["This session runs code, and this server does not."]
+        return h.p(".muted.small")["This server has no sandbox, so it cannot run code here."]
     return h.section(".composer", aria_label="Run code")[
         queue_html(now),
         h.form(hx_post=f"/sessions/{now.head.session_id}/run", hx_swap="none", data_reset=True)[
@@ -246,12 +270,11 @@ def _code_composer(call: Call, now: SessionNow) -> h.Element:
                 "#message.code",
                 name="code",
                 rows="2",
-                placeholder=f"{str(code.language).capitalize()} to run",
-                maxlength="900000",
+                placeholder=f"{_LANGUAGES.get(str(code.language), str(code.language))} code",
                 spellcheck="false",
             ),
             h.div(".row.apart")[
-                h.span(".muted.small")["Variables stay from run to run."], composer_actions(now)
+                h.span(".muted.small")["Variables persist between runs."], composer_actions(now)
             ],
         ],
     ]
@@ -277,14 +300,14 @@ def composer_actions(now: SessionNow) -> h.Element:
             hx_swap="none",
         )["Cancel turn"],
         busy
-        and h.button(name="mode", value="queue", title="Starts a turn of its own when this one has ended")[
+        and h.button(name="mode", value="queue", title="Starts its own turn when this one has ended")[
             "Queue"
         ],
         h.button(
             ".primary",
             name="mode",
             value="inject" if busy else "turn",
-            title="Reaches the running turn at its next checkpoint" if busy else None,
+            title="Joins this turn at its next checkpoint" if busy else None,
         )["Inject" if busy else "Send"],
     ]
 
@@ -295,7 +318,7 @@ def queue_html(now: SessionNow) -> h.Element:
         [
             h.span(".chip")[
                 h.span(".muted")["Queued" if item.kind == "queue" else "Injected"],
-                h.span(dir="auto")[one_line(text_of(item.message.content), 60) or "(files)"],
+                h.span(dir="auto")[one_line(text_of(item.message.content), 60) or "(files only)"],
                 h.button(
                     ".quiet",
                     type="button",
@@ -310,11 +333,38 @@ def queue_html(now: SessionNow) -> h.Element:
     ]
 
 
+class MessageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The node of a message."""
+
+    node: Annotated[str, msgspec.Meta(max_length=120)]
+
+
+async def message(call: Call) -> Response:
+    """Show the whole text of a message that the conversation shows cut."""
+    asked: MessageQuery = call.query
+    head = await call.head()
+    turn_id, place = split_node_id(asked.node)
+    path = () if head.leaf is None else await call.runtime.store.path(head.leaf)
+    found = next((node.payload for node in nodes_of(path) if node.id == asked.node), None)
+    if found is None:
+        current = await (await call.session()).current_turn()
+        if current is not None and current.turn_id == turn_id and place < len(current.messages):
+            found = current.messages[place]
+    options = replace(options_for(call, head), whole=True)
+    match found:
+        case UserMessage(content=content):
+            return respond(said_text(text_of(content), asked.node, options))
+        case AssistantMessage(text=text):
+            return respond(reply_text(text, asked.node, options))
+        case _:
+            raise NodeNotFound(asked.node)
+
+
 async def variables(call: Call) -> Response:
     """Show the stored variables of a session's code."""
     found = await (await call.session()).variables()
     if not found:
-        return respond(h.p(".muted.small")["No variables are stored."])
+        return respond(h.p(".muted.small")["The session has no variables."])
     rows = [[h.code[one.name], h.code[one.type], h.code[one.text]] for one in found]
     return respond(data_table("Variables", ("Variable", "Type", "Value"), rows))
 
@@ -344,7 +394,9 @@ async def run(call: Call) -> Response:
     """Run code in a session without a model until it ends or waits."""
     head, text = await call.head(), field(read_form(call), "code")
     if head.code is None or not text.strip():
-        raise malformed("the code is blank" if head.code is not None else "this session has a model")
+        raise malformed(
+            "the code is empty" if head.code is not None else "this session has a model; send it a message"
+        )
     box = call.server.require_sandbox()
     call.server.require_serving()
     with call.server.limiter.use_turn(call.credential.id):
@@ -366,7 +418,7 @@ async def withdraw(call: Call) -> Response:
     """Withdraw an input that no turn has claimed."""
     session, wanted = await call.session(), field(read_form(call), "input")
     if not any(item.input_id == wanted for item in await session.inputs()):
-        raise RequestRefused(404, Code.INPUT_NOT_FOUND, "a turn has claimed this message already")
+        raise RequestRefused(404, Code.INPUT_NOT_FOUND, "a turn has already taken this message")
     await session.withdraw(wanted)
     return await _queue_shown(call)
 
@@ -402,6 +454,14 @@ _PATH: Final = "/sessions/{session_id}"
 
 ROUTES: Final = (
     Route(method="GET", path=_PATH, scope=Scope.READ, handler=session_page, query=WindowQuery, answer=str),
+    Route(
+        method="GET",
+        path=f"{_PATH}/message",
+        scope=Scope.READ,
+        handler=message,
+        query=MessageQuery,
+        answer=str,
+    ),
     Route(method="GET", path=f"{_PATH}/variables", scope=Scope.READ, handler=variables, answer=str),
     Route(method="POST", path="/sessions", scope=Scope.RUN, handler=begin, body=bytes, form=FORM, status=204),
     Route(

@@ -22,7 +22,8 @@ from standfast.runtime.sessions.observation import blocked_in
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
 from standfast.workbench.conversation import is_cell
-from standfast.workbench.parts import STATES, empty, state_badge, when
+from standfast.workbench.markdown import plain_text
+from standfast.workbench.parts import STATES, empty, live_part, state_badge, when
 from standfast.workbench.session_reader import line_state
 from standfast.workbench.shell import page
 from standfast.workbench.words import cost, count, one_line
@@ -69,27 +70,23 @@ async def sessions_page(call: Call) -> Response:
     main = [
         h.header(".top")[
             h.h1["Sessions"],
-            h.div(".row")[
-                h.span(".muted.spare")[count(len(heads), "session")],
+            h.div(".row.wide-gap")[
+                h.span("#total.muted.spare")[count(len(heads), "session")],
                 call.credential.allows(Scope.RUN)
                 and call.server.agents
                 and h.button(".primary", type="button", data_open="new")["New session"],
             ],
         ],
         _filters(asked, agents),
-        h.div(
-            "#rows",
-            hx_get=address,
-            hx_trigger="changed from:#live",
-            hx_sync="this:queue last",
-            hx_select="#rows",
-            hx_swap="outerMorph",
-        )[
+        live_part(
+            "rows",
+            address,
             h.div(".list.sessions")[[_row_html(row, now_ms) for row in rows]]
             if rows
             else _nothing(asked, bool(heads)),
             _pages(asked, more),
-        ],
+            beside="total",
+        ),
         _new_session(call),
     ]
     return await page(call, title="Sessions", place="sessions", main=main, stream="/live")
@@ -167,7 +164,7 @@ def session_row(head: SessionHead, state: str, record: TurnRecord | None, said: 
     """Return the row of a session; *said* is its last message."""
     outcome = None if record is None or record.summary is None else record.summary.outcome
     kinds = {wait.kind for wait in outcome.waits} if isinstance(outcome, Waiting) else set()
-    words = {"approval": "a decision", "timer": "a time", "completion": "a result"}
+    words = {"approval": "a decision", "timer": "a timer", "completion": "a result"}
     return SessionRow(
         session_id=head.session_id,
         state=state,
@@ -185,7 +182,7 @@ def last_said(nodes: list[Node]) -> str:
     for node in reversed(nodes):
         payload = node.payload
         if isinstance(payload, AssistantMessage) and payload.text.strip():
-            return one_line(payload.text)
+            return one_line(plain_text(payload.text))
         if isinstance(payload, UserMessage) and (text := text_of(payload.content).strip()):
             return one_line(text)
         if isinstance(payload, AssistantMessage) and payload.tool_calls and is_cell(payload.tool_calls[0]):
@@ -194,14 +191,14 @@ def last_said(nodes: list[Node]) -> str:
 
 
 def _row_html(row: SessionRow, now_ms: int) -> h.Element:
-    waits = f"Waits for {row.waits_for}" if row.waits_for else ""
+    waits = f"Waiting for {row.waits_for}" if row.waits_for else ""
     return h.div(".line", id=f"s-{row.session_id}")[
         h.a(".name", href=f"/sessions/{row.session_id}", data_row=True)[row.session_id],
         h.span(".badge")[state_badge(row.state, waits)],
         h.span(".agent", title=row.agent)[row.agent],
         h.span(".cost")[cost(row.usage)],
         h.span(".age")[when(row.updated_at, now_ms)],
-        h.span(".said", dir="auto")[row.said or "Nothing was said yet"],
+        h.span(".said", dir="auto")[row.said or "No messages yet"],
     ]
 
 
@@ -228,15 +225,19 @@ def _filters(asked: SessionsQuery, agents: list[str]) -> h.Element:
         h.label(".wide")[
             h.span["Search"],
             h.input(
-                name="q", type="search", value=asked.q, data_search=True, placeholder="id, agent, model, task"
+                name="q",
+                type="search",
+                value=asked.q,
+                data_search=True,
+                placeholder="ID, agent, model or task",
             ),
         ],
         choice("state", "State", [("", "Any"), *STATES.items()], asked.state),
         choice("agent", "Agent", [("", "Any"), *((name, name) for name in agents)], asked.agent),
         choice(
             "age",
-            "Used",
-            [("", "Any time"), ("1h", "Last hour"), ("1d", "Last day"), ("7d", "Last week")],
+            "Last used",
+            [("", "Any time"), ("1h", "Past hour"), ("1d", "Past day"), ("7d", "Past week")],
             asked.age,
         ),
         choice(
@@ -262,11 +263,11 @@ def _pages(asked: SessionsQuery, more: bool) -> h.Node:
 
 def _nothing(asked: SessionsQuery, any_session: bool) -> h.Element:
     if any_session and _given(asked):
-        return empty("No session matches", h.a(href="/")["Remove the filters"])
+        return empty("No matching sessions", h.a(href="/")["Clear the filters"])
     return empty(
         "No sessions yet",
-        "A session appears here when a client, a trigger or the button above begins one.",
-        ["From a terminal: ", h.code["standfast chat"]],
+        "Sessions started by clients, by triggers or with the button above appear here.",
+        ["To start one from a terminal, run ", h.code["standfast chat"], "."],
     )
 
 
@@ -281,19 +282,19 @@ def _new_session(call: Call) -> h.Node:
                 h.select(name="agent")[[h.option(value=name)[name] for name in call.server.agents]],
             ],
             h.label[
-                h.span["Session id"],
+                h.span["Session ID"],
                 h.input(
                     name="session_id",
                     maxlength="64",
                     pattern="[a-zA-Z0-9_\\-]{1,64}",
-                    placeholder="chosen for you",
+                    placeholder="Generated if empty",
                     autocomplete="off",
                 ),
             ],
             h.label[h.span["First message"], h.textarea(name="message", rows="3", dir="auto")],
             h.div(".row")[
-                h.button(".primary")["Begin"],
-                h.button(type="button", data_close=True)["Close"],
+                h.button(".primary")["Start session"],
+                h.button(type="button", data_close=True)["Cancel"],
             ],
         ],
     ]

@@ -16,6 +16,7 @@ from standfast import __version__
 from standfast.errors import Code, RequestRefused, StandfastError
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
+from standfast.server.problems import INVALID_CREDENTIAL, NO_CREDENTIAL
 from standfast.workbench.inbox import count_pending
 from standfast.workbench.parts import icon, with_code
 
@@ -56,17 +57,17 @@ PLACES: Final = (
     Place("operations", "/operations", "Operations", "o"),
 )
 _KEYS: Final = (
-    ("?", "show these keys"),
-    ("/", "search or filter"),
-    ("j  k", "next, previous line"),
-    ("Enter", "open the line, or close it"),
-    ("n  p", "next, previous page, step or call"),
-    ("v", "next view of this session or turn"),
-    ("c", "write a message"),
-    ("Ctrl+Enter", "send it"),
-    ("a  d", "approve, deny the request in view"),
-    ("Esc", "leave a field, close this"),
-    *((f"g {place.key}", f"go to {place.title}") for place in PLACES),
+    ("?", "Show this list"),
+    ("/", "Search or filter"),
+    ("j  k", "Next or previous line"),
+    ("Enter", "Open or close the line"),
+    ("n  p", "Next or previous page, input or call"),
+    ("v", "Next view of this session or turn"),
+    ("c", "Write a message"),
+    ("Ctrl+Enter", "Send the message or form"),
+    ("a  d", "Go to Approve or Deny"),
+    ("Esc", "Leave a field or close a dialog"),
+    *((f"g {place.key}", f"Go to {place.title}") for place in PLACES),
 )
 
 
@@ -79,7 +80,7 @@ async def page(
         {"hx-headers:inherited": '{"Standfast-Request": "1"}'},
         data_place=place,
     )[
-        h.a(".skip", href="#main")["Skip to the content"],
+        h.a(".skip", href="#main")["Skip to content"],
         _navigation(call, place, pending),
         h.main("#main", tabindex="-1")[main],
         h.div("#live", {"hx-sse:connect": stream}, hx_swap="none") if stream else None,
@@ -105,24 +106,32 @@ def redirect(path: str) -> Response:
 def problem_page(error: StandfastError, status: int) -> Response:
     """Return an error as a page; after an action, htmx shows it as a message."""
     title = _TITLES.get(status, "That did not work")
-    hint = "" if status == 401 else error.hint or ""
+    message, hint = _sentence(error.message), error.hint or ""
+    if status == 413:
+        hint = "attach large texts as files"
+    elif status == 401 or "/v1/" in hint:
+        hint = ""  # it is for programs
+    if error.message in (NO_CREDENTIAL, INVALID_CREDENTIAL):
+        message = "You are not signed in, or your sign-in has expired."
     body = h.body(".bare")[
         h.main("#main")[
             h.section("#problem.problem", role="alert")[
                 h.a(".brand", href="/")[icon("brand"), h.span["Standfast"]],
                 h.button(".quiet.dismiss", type="button", data_dismiss=True, aria_label="Close")["✕"],
                 h.h1[title],
-                h.p(dir="auto")[_sentence(error.message)],
-                hint and h.p(".muted")[with_code(hint)],
+                h.p(dir="auto")[message],
+                hint and h.p(".muted")[with_code(_sentence(hint))],
                 status == 401
                 and h.p[
-                    "Print a link with ",
+                    "Run ",
                     h.code["standfast tokens link"],
-                    " and open it within a minute, or enter its code: ",
-                    h.a(href="/signin")["sign in"],
+                    " and open the link that it prints within a minute, or ",
+                    h.a(href="/signin")["enter its code"],
                     ".",
                 ],
-                h.p(".row.apart.small")[h.code(".muted")[str(error.code)], h.a(href="/")["All sessions"]],
+                h.p(".row.apart.small")[
+                    h.code(".muted")[str(error.code)], status != 401 and h.a(href="/")["All sessions"]
+                ],
             ]
         ]
     ]
@@ -136,16 +145,18 @@ _TITLES: Final = {
     401: "Sign in",
     403: "Not allowed",
     404: "Not found",
-    409: "Something else came first",
+    409: "Conflict",
+    413: "Too large",
     429: "Too many requests",
-    503: "Not now",
+    503: "Not available right now",
 }
 
 
 def _sentence(text: str) -> str:
-    """Capitalise a message, unless it begins with a name."""
+    """Capitalise a message, unless it begins with a name, and end it with a full stop."""
     word = text.partition(" ")[0]
-    return text[:1].upper() + text[1:] if word.isalpha() and word.islower() else text
+    shown = text[:1].upper() + text[1:] if word.isalpha() and word.islower() else text
+    return shown if shown.endswith((".", "?", "!", ":", "…")) else f"{shown}."
 
 
 def _document(title: str, body: h.Element, *, hears_hidden: bool = False) -> str:

@@ -43,7 +43,7 @@ async def tools_page(call: Call) -> Response:
         "/tools",
         h.header(".top")[h.h1["Tools"], h.p(".muted")[count(len(agents), "agent")]],
         [_agent_html(agent, may_try, problem) for agent, problem in zip(agents, problems, strict=True)]
-        or empty("No agents", ["Name some: ", h.code["standfast serve APP"]]),
+        or empty("No agents", ["Start the server with some: ", h.code["standfast serve APP"]]),
         kind=".stack",
     )
     return await page(call, title="Tools", place="tools", main=main, stream="/live?catalog=true")
@@ -97,8 +97,8 @@ def _tool_html(tool: Capability, agent: str, may_try: bool) -> h.Element:
     facts = [
         ("Side effect", str(tool.side_effect).replace("_", " ")),
         ("After a crash", "runs again" if tool.idempotent else "never runs twice"),
-        ("Time limit", "the default" if limits.timeout_ms is None else duration(limits.timeout_ms)),
-        ("Calls at once", str(limits.concurrency)),
+        ("Time limit", "default" if limits.timeout_ms is None else duration(limits.timeout_ms)),
+        ("Concurrent calls", str(limits.concurrency)),
     ]
     if isinstance(tool.approval_policy, AutoApproval):
         facts.append(("Approved by rule", tool.approval_policy.auto.rule))
@@ -121,19 +121,33 @@ def _tool_html(tool: Capability, agent: str, may_try: bool) -> h.Element:
 
 
 def _try_form(tool: Capability, agent: str) -> h.Element:
-    names = list(tool.input_schema.get("properties", {}))
+    properties: dict[str, Any] = tool.input_schema.get("properties", {})
     return h.form(".stack", hx_post="/tools/try", hx_swap="none")[
         h.input(type="hidden", name="agent", value=agent),
         h.input(type="hidden", name="tool", value=tool.name),
         h.label[
             h.span["Try it with these arguments"],
-            h.textarea(".code", name="arguments", rows=str(min(8, len(names) + 2)), spellcheck="false")[
-                json.dumps(dict.fromkeys(names, ""), indent=2)
+            h.textarea(".code", name="arguments", rows=str(min(8, len(properties) + 2)), spellcheck="false")[
+                json.dumps({name: _example(schema) for name, schema in properties.items()}, indent=2)
             ],
         ],
+        h.p(".muted.small")["Limits, approval and the journal apply, as if a model had made the call."],
         h.div[h.button["Try it"]],
-        h.p(".muted.small")["The call takes every step of a model's call: limits, approval, journal."],
     ]
+
+
+def _example(schema: Any) -> Any:
+    """Return a value to start from: the default, the first choice, or an empty value of the type."""
+    if not isinstance(schema, dict):
+        return ""
+    if "default" in schema:
+        return schema["default"]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    empty_values: dict[str, Any] = {
+        "integer": 0, "number": 0, "boolean": False, "array": [], "object": {}, "null": None
+    }  # fmt: skip
+    return empty_values.get(str(schema.get("type")), "")
 
 
 async def try_tool(call: Call) -> Response:
@@ -180,9 +194,9 @@ async def plugins_page(call: Call) -> Response:
     if installed:
         found: h.Node = [_plugins_table(installed), _hooks_table(hooks)]
     elif head.code is not None:
-        found = empty("No plugins", "This session runs code without a model, and without plugins.")
+        found = empty("No plugins", "A session that runs code without a model has no plugins.")
     else:
-        found = empty("No plugins to show", "The agent of this session is not known to this server.")
+        found = empty("Plugins unknown", "This server does not have the agent of this session.")
     path = f"/sessions/{head.session_id}/plugins"
     main = live_part(
         "plugins",
@@ -228,7 +242,7 @@ def _hooks_table(hooks: list[HookInfo]) -> h.Node:
     if not rows:
         return h.p(".muted")["These plugins have no hooks."]
     return h.section(".stack")[
-        h.h2["Hooks, in order"], data_table("Hooks", ("Hook", "Plugins", "If one fails"), rows)
+        h.h2["Hooks, in execution order"], data_table("Hooks", ("Hook", "Plugins", "If one fails"), rows)
     ]
 
 

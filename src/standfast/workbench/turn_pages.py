@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
 import htpy as h
@@ -21,13 +21,14 @@ from standfast.server.sessions import fork_session
 from standfast.workbench.conversation import items_of
 from standfast.workbench.conversation_html import Options, item_html, views_of_turn
 from standfast.workbench.forms import FORM, field, read_form
-from standfast.workbench.parts import empty, live_part
+from standfast.workbench.parts import empty, live_part, value_block, when
 from standfast.workbench.session_page import session_header, session_tabs
 from standfast.workbench.session_reader import read_now
 from standfast.workbench.shell import page, redirect
 from standfast.workbench.waterfall import bars_of, waterfall_html
 from standfast.workbench.words import count, duration, moment, pretty, tokens
 
+_MOST_CHARS: Final = 20_000
 _PATH: Final = "/sessions/{session_id}/turns/{turn_id}"
 
 
@@ -48,7 +49,7 @@ async def waterfall_page(call: Call) -> Response:
         h.nav(".row.small-buttons", aria_label="Filter")[
             h.a(".button", href=place, aria_current=None if asked.failures else "page")["All spans"],
             h.a(".button", href=f"{place}?failures=true", aria_current="page" if asked.failures else None)[
-                "Failures"
+                "Failures only"
             ],
         ],
         live_part(
@@ -56,7 +57,9 @@ async def waterfall_page(call: Call) -> Response:
             f"{place}?failures=true" if asked.failures else place,
             h.div(".panel")[waterfall_html(bars)]
             if bars
-            else empty("Nothing failed" if asked.failures else "No spans", "There is nothing to draw here."),
+            else empty("No failures", "Every span of this turn has succeeded so far.")
+            if asked.failures
+            else empty("No spans", "The spans of this turn are no longer stored."),
         ),
     ]
     stream = f"/live?session={session.session_id}"
@@ -64,22 +67,31 @@ async def waterfall_page(call: Call) -> Response:
 
 
 async def turn_top(call: Call, turn_id: str, current: str) -> list[h.Node]:
-    """Render the session's header and the tabs of the turn."""
-    head = await call.head()
+    """Render the session's header and tabs, and the time and tabs of the turn."""
+    head, now_ms = await call.head(), call.runtime.now_ms()
     now = await read_now(call.runtime, head.session_id)
+    record = await call.runtime.store.turn(turn_id)
+    ended_at = None if record is None else record.ended_at
     path = f"/sessions/{head.session_id}"
     views = [
-        (f"{path}#turn-{turn_id}", "Turn", ""),
+        (f"{path}#turn-{turn_id}", "Messages", ""),
         *((f"{path}/turns/{turn_id}/{view}", view.capitalize(), view) for view in views_of_turn(head)),
     ]
     return [
-        session_header(now, call.runtime.now_ms()),
+        session_header(now, now_ms),
         session_tabs(head.session_id, ""),
-        h.nav(".row.views.small-buttons", aria_label="Views of this turn")[
-            [
-                h.a(".button", href=address, aria_current="page" if name == current else None)[title]
-                for address, title, name in views
-            ]
+        h.section(".turn-top", aria_label="Turn")[
+            h.div(".facts")[
+                h.b["Turn"],
+                record and h.span["started ", when(record.created_at, now_ms, " ago")],
+                record and ended_at and h.span["took ", duration(ended_at - record.created_at)],
+            ],
+            h.nav(".tabs.sub.views", aria_label="Views of this turn")[
+                [
+                    h.a(href=address, aria_current="page" if name == current else None)[title]
+                    for address, title, name in views
+                ]
+            ],
         ],
     ]
 
@@ -88,9 +100,10 @@ async def turn_top(call: Call, turn_id: str, current: str) -> list[h.Node]:
 
 
 class StepQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of the journaled input to show, from 1."""
+    """The number of the journaled input to show, from 1; `whole` shows it uncut."""
 
     step: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
+    whole: bool = False
 
 
 async def journal_page(call: Call) -> Response:
@@ -99,11 +112,13 @@ async def journal_page(call: Call) -> Response:
     session, turn_id = await call.session(), call.path["turn_id"]
     steps = await session.journal(turn_id)
     number = min(asked.step, len(steps))
+    titles = step_titles(steps)
     place = f"/sessions/{session.session_id}/turns/{turn_id}/journal"
     options = Options(
         now_ms=call.runtime.now_ms(),
         session_id=session.session_id,
         files=f"/sessions/{session.session_id}/files",
+        whole=asked.whole,
     )
     main = [
         *await turn_top(call, turn_id, "journal"),
@@ -117,14 +132,14 @@ async def journal_page(call: Call) -> Response:
                             href=f"{place}?step={one.number}",
                             aria_current="step" if one.number == number else None,
                             data_row=True,
-                        )[h.span[str(one.number)], _title(one)]
+                        )[h.span(".n")[str(one.number)], titles[one.number]]
                         for one in steps
                     ]
                 ],
             ),
             h.div(".stack")[
                 live_part("at", f"{place}?step={number}", _steps_nav(place, number, len(steps))),
-                _step_html(steps, number, options),
+                _step_html(steps, number, titles[number], options),
                 call.credential.allows(Scope.RUN)
                 and (await call.head()).code is None
                 and _fork_form(session.session_id, turn_id, steps[number - 1]),
@@ -135,11 +150,18 @@ async def journal_page(call: Call) -> Response:
     return await page(call, title=f"Journal of {turn_id}", place="sessions", main=main, stream=stream)
 
 
-def _title(step: JournalStep) -> str:
-    """Describe an input: its kind, and the tool, stage or call that it concerns."""
-    kind = str(step.input.get("type", "input")).replace("_", " ")
-    about = next((step.input[name] for name in ("name", "stage", "call_id") if step.input.get(name)), "")
-    return f"{kind} {about}".strip()
+def step_titles(steps: Iterable[JournalStep]) -> dict[int, str]:
+    """Return the title of each input by number: its kind, and the tool, stage or call that it concerns."""
+    names: dict[object, str] = {}
+    titles: dict[int, str] = {}
+    for step in steps:
+        names.update({one["call_id"]: str(one["name"]) for one in step.commands if one.get("name")})
+        kind = str(step.input.get("type", "input")).replace("_", " ").capitalize()
+        call_id = step.input.get("call_id")
+        about = step.input.get("name") or step.input.get("stage") or names.get(call_id)
+        about = about or (f"call {call_id}" if call_id else "")
+        titles[step.number] = f"{kind}: {about}" if about else kind
+    return titles
 
 
 def _steps_nav(place: str, number: int, last: int) -> h.Element:
@@ -150,31 +172,34 @@ def _steps_nav(place: str, number: int, last: int) -> h.Element:
     ]
 
 
-def _step_html(steps: list[JournalStep], number: int, options: Options) -> h.Node:
+def _step_html(steps: list[JournalStep], number: int, title: str, options: Options) -> h.Node:
     """Render one input, the machine's decisions, and its state at that point."""
     step = steps[number - 1]
     said = [message for one in steps[:number] for message in one.messages]
     numbered = [(f"step{place}", message) for place, message in enumerate(said)]
     return [
         h.section(".panel")[
-            h.h2[_title(step)],
+            h.h2[title],
             h.div(".facts")[
                 h.span[moment(step.at_ms)],
-                number > 1 and h.span["after ", h.b[duration(max(0, step.at_ms - steps[0].at_ms))]],
-                h.span["phase ", h.b[step.phase]],
+                number > 1 and h.span[h.b[duration(max(0, step.at_ms - steps[0].at_ms))], " after the start"],
+                h.span["Phase ", h.b[step.phase]],
                 h.span[count(step.model_calls, "model call")],
                 step.usage.total > 0 and h.span[f"{tokens(step.usage.total)} tokens"],
-                bool(step.running) and h.span["running calls ", h.b[", ".join(map(str, step.running))]],
-                bool(step.waits) and h.span["waits for ", h.b[", ".join(wait.kind for wait in step.waits)]],
+                bool(step.running) and h.span["Running calls ", h.b[", ".join(map(str, step.running))]],
+                bool(step.waits) and h.span["Waiting for ", h.b[", ".join(wait.kind for wait in step.waits)]],
             ],
-            h.p(".label")["Came in"],
-            h.pre(".value", tabindex="0", aria_label="The input")[pretty(step.input)],
-            h.p(".label")["Decided"],
-            h.pre(".value", tabindex="0", aria_label="The commands")[pretty(list(step.commands))]
+            h.p(".label")["Input"],
+            len(pretty(step.input)) > _MOST_CHARS
+            and not options.whole
+            and h.p(".small")[h.a(href=f"?step={number}&whole=true")["Show this input uncut"]],
+            value_block(step.input, label="Input", most=_MOST_CHARS, whole=options.whole),
+            h.p(".label")["Decisions of the machine"],
+            value_block(list(step.commands), label="Decisions", most=_MOST_CHARS, whole=options.whole)
             if step.commands
-            else h.p(".muted")["Nothing: it needs another input first."],
+            else h.p(".muted")["None: the machine needs another input first."],
         ],
-        h.h2["What it knew"],
+        h.h2["What the machine knew"],
         h.div(".turn")[[item_html(item, options) for item in items_of(numbered, "", {}, step.waits)]],
     ]
 
@@ -186,26 +211,31 @@ def _fork_form(session_id: str, turn_id: str, step: JournalStep) -> h.Element:
     if kind == "tool_settled":
         edits = [
             h.label[
-                h.span["The tool's result, as JSON (empty: as it was)"],
+                h.span["Replace the tool's result, as JSON (empty: keep it)"],
                 h.textarea(".code", name="value", rows="3", spellcheck="false"),
             ],
-            h.label[h.span["or its failure"], h.input(name="error", autocomplete="off")],
+            h.label[
+                h.span["Or replace it with this error message"], h.input(name="error", autocomplete="off")
+            ],
         ]
     elif kind == "model_replied":
         edits = [
             h.label[
-                h.span["The model's reply (empty: as it was)"],
+                h.span["Replace the model's reply (empty: keep it)"],
                 h.textarea(name="text", rows="3", dir="auto"),
             ],
             h.label[
-                h.span['with these calls, as JSON: [["tool", {"name": 1}]]'],
-                h.textarea(".code", name="calls", rows="2", spellcheck="false"),
+                h.span["Calls of the new reply, as JSON (empty: none)"],
+                h.textarea(
+                    ".code", name="calls", rows="2", spellcheck="false", placeholder='[["tool", {"name": 1}]]'
+                ),
             ],
         ]
     return h.form(".panel", hx_post=f"/sessions/{session_id}/turns/{turn_id}/continue", hx_swap="none")[
         h.h2["Continue from here in a fork"],
         h.p(".muted.small")[
-            "A new session replays the journal up to this input. Calls without a result run again."
+            "A new session replays the journal up to this input and continues from there. "
+            "Calls without a result run again."
         ],
         h.input(type="hidden", name="step", value=str(step.number)),
         edits,

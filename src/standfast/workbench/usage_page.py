@@ -85,9 +85,9 @@ async def usage_page(call: Call) -> Response:
     mine = {head.session_id for head in heads}
     days = [one for one in await call.runtime.usage_by_day(since_ms=since) if one.session_id in mine]
     tables.insert(0, usage_days(days))
-    words = {"": "All time", "1d": "Last day", "7d": "Last week", "30d": "Last 30 days"}
+    words = {"": "All time", "1d": "Past day", "7d": "Past week", "30d": "Past 30 days"}
     main = [
-        h.header(".top")[h.h1["Usage"], h.p(".muted")[count(len(heads), "session")]],
+        h.header(".top")[h.h1["Usage"], h.p("#total.muted")[count(len(heads), "session")]],
         h.nav(".tabs.views", aria_label="Time")[
             [
                 h.a(
@@ -100,9 +100,9 @@ async def usage_page(call: Call) -> Response:
     ]
     shown: list[h.Node] = [cards(total), *(_table(table, total) for table in tables if table.rows)]
     if not total.calls:
-        shown = [empty("No model was called", "Tokens and money appear here after the first turn.")]
+        shown = [empty("No model calls yet", "Tokens and cost appear here after the first turn.")]
     address = f"/usage?age={asked.age}" if asked.age else "/usage"
-    main.append(live_part("figures", address, *shown, kind=".stack"))
+    main.append(live_part("figures", address, *shown, kind=".stack", beside="total"))
     return await page(call, title="Usage", place="usage", main=main, stream="/live")
 
 
@@ -112,7 +112,7 @@ def cards(total: Usage) -> h.Element:
         ("Cost", cost(total) or "–"),
         ("Model calls", f"{total.calls:,}"),
         ("Input tokens", tokens(total.input + total.cache_read + total.cache_write)),
-        ("of these cached", tokens(total.cache_read)),
+        ("Cached tokens", tokens(total.cache_read)),
         ("Output tokens", tokens(total.output)),
     ]
     return h.div(".cards")[
@@ -131,7 +131,8 @@ def _table(table: UsageTable, total: Usage) -> h.Element:
                     h.tr[
                         h.th[table.title],
                         h.th(".share")["Share"],
-                        [h.th(".n")[name] for name in ("Calls", "Input", "Output", "Cost")],
+                        [h.th(".n")[name] for name in ("Calls", "Input", "Output")],
+                        priced and h.th(".n")["Cost"],
                     ]
                 ],
                 h.tbody[
@@ -142,7 +143,7 @@ def _table(table: UsageTable, total: Usage) -> h.Element:
                             h.td(".n")[f"{used.calls:,}"],
                             h.td(".n")[tokens(used.input + used.cache_read + used.cache_write)],
                             h.td(".n")[tokens(used.output)],
-                            h.td(".n")[cost(used) or "–"],
+                            priced and h.td(".n")[cost(used) or "–"],
                         ]
                         for name, used in table.rows
                     ]

@@ -16,7 +16,7 @@ from standfast.workbench.words import cost, duration, tokens
 
 _HIDDEN: Final = ("turn_began", "usage")
 _BAD: Final = frozenset({"error", "timeout", "denied", "expired"})
-_EVENTS: Final = {"turn_taken_up": "taken over by another process", "turn_interrupted": "interrupted"}
+_EVENTS: Final = {"turn_taken_up": "Taken over by another process", "turn_interrupted": "Interrupted"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def _label(record: TraceRecord) -> str:
     if record.kind == "hook":
         return f"{record.name} · {record.plugin_id}"
     if record.kind == "wait":
-        return f"waits: {record.name}"
+        return f"Wait: {record.name}"
     if record.kind == "event":
         return _EVENTS.get(record.name, record.name.replace("_", " "))
     return f"{record.name}()" if record.kind in ("tool_call", "cell") else record.name or record.kind
@@ -95,14 +95,14 @@ def _detail(tree: SpanTree, body: dict[str, Any]) -> str:
     """Return the status, the attempt, tokens and cost of a span."""
     record, words = tree.record, list[str]()
     if _is_open(tree):
-        words.append("still waits" if record.kind == "wait" else "not over")
+        words.append("still waiting" if record.kind == "wait" else "still running")
     elif record.kind == "wait":
         words.append(str(body.get("outcome") or record.status))
     elif record.status not in ("", "ok"):
         error = body.get("error")
         words.append(f"{record.status}: {error}" if isinstance(error, str) else str(record.status))
     if body.get("replays"):
-        words.append("replayed, not run again")
+        words.append("replayed")
     if body.get("attempt", 1) != 1:
         words.append(f"attempt {body['attempt']}")
     if isinstance(given := body.get("usage"), dict):
@@ -132,12 +132,13 @@ def _legend(bars: Sequence[Bar]) -> h.Element:
     """Render a legend of the kinds of bars that are drawn."""
     kinds = {bar.kind for bar in bars}
     words = [
-        ("", "tools and turns", True),
-        ("model_call", "model", "model_call" in kinds),
-        ("hook", "plugins", "hook" in kinds),
-        ("wait", "waits, drawn shorter than they are", "wait" in kinds),
-        ("replayed", "replayed, not run again", any(bar.replayed for bar in bars)),
-        ("bad", "failed", any(bar.failed for bar in bars)),
+        ("", "Turns and tools", True),
+        ("model_call", "Model calls", "model_call" in kinds),
+        ("hook", "Plugins", "hook" in kinds),
+        ("wait", "Waits, not to scale", "wait" in kinds),
+        ("replayed", "Replayed, not run again", any(bar.replayed for bar in bars)),
+        ("bad", "Failed", any(bar.failed for bar in bars)),
+        ("event", "Interruptions and takeovers", "event" in kinds),
     ]
     return h.p(".legend")[
         [

@@ -67,11 +67,16 @@
   // Relative times
 
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const relative = (seconds, before, after) => {
+    const unit = units.find(([, size]) => seconds >= size);
+    return unit ? `${before}${Math.floor(seconds / unit[1])} ${unit[0]}${after}` : "now";
+  };
   setInterval(() => {
-    for (const time of all("time[data-ago]")) {
+    for (const time of all("time[data-ago], time[data-due]")) {
       const passed = (Date.now() - Date.parse(time.dateTime)) / 1000;
-      const unit = units.find(([, size]) => passed >= size);
-      const text = unit ? `${Math.floor(passed / unit[1])} ${unit[0]}${time.dataset.ago}` : "now";
+      const isDue = "due" in time.dataset;
+      const text = isDue ? relative(-passed, "in ", "") : relative(passed, "", time.dataset.ago);
+      if (isDue) time.classList.toggle("soon", passed > -3600);
       if (time.textContent !== text) time.textContent = text;
     }
   }, 5000);
