@@ -8,6 +8,7 @@ reports without a class of their own, and says what to do where the docstring do
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -18,8 +19,9 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "error-co
 HEAD = """\
 # Error codes
 
-Every error has a stable `code`, a `message` and usually a `hint` that says what to do. A run that fails has the status in the second
-column; a code of a turn stops the turn. This table is generated from the code by `scripts/error_codes.py`.
+Every error has a stable `code`, a `message` and usually a `hint` that says what to do. The second column has the status of a run that
+fails with the code; codes with the status `stopped` end turns. The third column has the exceptions that carry the code.
+`scripts/error_codes.py` generates this table from the source.
 
 | code | status | raised as | meaning |
 |---|---|---|---|
@@ -28,7 +30,7 @@ ADVICE: dict[str, str] = {
     Code.SYNTAX_ERROR: "The code cannot be parsed. Correct it at the span; nothing has run.",
     Code.TYPE_ERROR: "From `validate` only: the types at the span do not fit. As a diagnostic of severity `info`: types "
     "were not checked, because the engine has no type checker here.",
-    Code.UNAUTHENTICATED: "A server got no valid credential. Make a token with `standfast tokens create`; send it as "
+    Code.UNAUTHENTICATED: "A server got no valid credential. Create a token with `standfast tokens create`; send it as "
     "`Authorization: Bearer TOKEN`.",
     Code.UNKNOWN_TOOL: "The name is neither bound nor granted. The hint suggests similar names.",
     Code.UNSUPPORTED_FEATURE: "The engine does not have this feature of the language. Write it another way, or choose "
@@ -69,21 +71,27 @@ ADVICE: dict[str, str] = {
 }
 
 
+def codes_of(kind: type[StandfastError]) -> tuple[list[str], str]:
+    """Return the codes that the tree in the docstring of `standfast.errors` lists for *kind*, and its text on them."""
+    found = re.search(rf"── {kind.__name__}\b(.*?)(?:──|\n\n)", errors.__doc__ or "", re.DOTALL)
+    text = found[1] if found else ""
+    known = {str(code) for code in (*Code, *TurnCode)}
+    return [word for word in re.findall(r"[A-Z_]+", text) if word in known], text
+
+
 def page() -> str:
     """Return the page as it must be."""
     raised: dict[str, list[type[StandfastError]]] = {}
     for one in vars(errors).values():
-        if (
-            isinstance(one, type)
-            and issubclass(one, StandfastError)
-            and isinstance(one.__dict__.get("code"), str)
-        ):
-            raised.setdefault(str(one.code), []).append(one)
+        if isinstance(one, type) and issubclass(one, StandfastError):
+            for code in codes_of(one)[0] or [str(one.__dict__.get("code"))]:
+                raised.setdefault(code, []).append(one)
     rows = []
     for code in (*Code, *TurnCode):
         classes = raised.get(code, [])
         names = ", ".join(f"`{one.__name__}`" for one in classes)
-        said = [(one.__doc__ or "").split("\n\n")[0].strip().replace("\n    ", " ") for one in classes]
+        described = [one for one in classes if one.__dict__.get("code") == code]
+        said = [(one.__doc__ or "").split("\n\n")[0].strip().replace("\n    ", " ") for one in described]
         meaning = ADVICE.get(code) or " ".join(said)
         if not meaning:
             raise SystemExit(f"{code}: no class has this code, and ADVICE does not explain it")

@@ -20,7 +20,7 @@ def test_a_language_stands_for_acting_in_code_and_is_remembered(standfast: Any) 
     (asked,) = waiting.document["approvals"]
     assert (asked["capability"], asked["kwargs"]) == ("refund", {"order_id": "A1", "cents": 1999})
     ran = standfast("approvals", "approve", asked["approval_id"])
-    assert "The refund tool answered: 1999 cents of order A1 are paid back" in ran.stdout
+    assert "The refund tool answered: 1999 cents refunded for order A1" in ran.stdout
     again = standfast("chat", "order A1")
     assert '  │ const {days_late: late} = await order({order_id: "A1"});' in again.stderr.splitlines()
     record = standfast("sessions", "export", "chat").document["head"]["host"]

@@ -139,7 +139,7 @@ def test_of_eight_approvers_exactly_one_succeeds(
     assert ledger.read_text().splitlines() == ["fee 30", "refund A1 500"]
 
 
-def test_a_tools_file_that_has_gone_is_named_and_can_be_given_anew(
+def test_a_tools_file_that_has_gone_is_named_and_can_be_given_again(
     standfast: Any, refunds: str, ledger: Path, tmp_path: Path
 ) -> None:
     """Ours: the recorded path may be outdated; the message says what to do, and the approval is kept."""
@@ -201,7 +201,7 @@ def test_an_unknown_request_is_an_error(standfast: Any) -> None:
     assert "apr_nope" in standfast("approvals", "show", "apr_nope").stderr
 
 
-def test_an_older_snapshot_asks_anew_and_the_old_decision_is_dead(
+def test_an_older_snapshot_asks_again_and_the_old_decision_is_dead(
     standfast: Any, refunds: str, ledger: Path
 ) -> None:
     """Seed: after restoring an older snapshot, the call is never made a second time by the old approval."""
@@ -247,7 +247,7 @@ def test_another_process_resumes_the_turn_and_shows_its_answer(process: Any, ask
     """Ours: the agent is recreated from what the session stores."""
     decided = process("approvals", "approve", asked)
     assert decided.status == 0
-    assert "1999 cents of order A1 are paid back" in decided.stdout
+    assert "1999 cents refunded for order A1" in decided.stdout
     assert process("approvals", "approve", asked).status == 1
 
 
@@ -262,7 +262,7 @@ def test_a_turn_takes_edited_arguments_by_name(standfast: Any, asked: str) -> No
     edited = '{"order_id": "A1", "cents": 5}'
     done = standfast("approvals", "approve", asked, "--arguments", edited, "--json")
     assert (done.status, done.document["status"]) == (0, "finished")
-    assert "5 cents of order A1" in done.document["text"]
+    assert "5 cents refunded for order A1" in done.document["text"]
 
 
 def test_a_run_takes_them_by_name_as_well(standfast: Any, waiting: str, ledger: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_decision_names_the_user_who_took_it(standfast: Any, waiting: str) -> 
 
 
 @pytest.mark.parametrize("verdict", ["approve", "deny"])
-def test_a_decision_about_a_turn_can_be_taken_in_somebodys_name(
+def test_a_decision_about_a_turn_can_be_taken_in_another_name(
     standfast: Any, asked: str, verdict: str
 ) -> None:
     """Ours: a service may decide on behalf of its users, and the session's export has the name."""

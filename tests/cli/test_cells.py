@@ -89,7 +89,7 @@ def test_an_approval_inside_a_cell_is_decided_by_another_command(standfast: Any)
     assert ran.status == 0
     assert "    refund(order_id='A1', cents=5)\n" in ran.stderr
     assert "order(" not in ran.stderr.replace("refund(order_id", "")
-    assert "The refund tool answered: 5 cents of order A1 are paid back" in ran.stdout
+    assert "The refund tool answered: 5 cents refunded for order A1" in ran.stdout
     again = standfast("chat", "refund A1", "--json").document["approvals"][0]
     refused = standfast("approvals", "deny", again["approval_id"], "--reason", "no more")
     assert "refused the call of refund(): no more" in refused.stdout
@@ -223,7 +223,7 @@ def test_text_beside_a_result_is_below_its_call() -> None:
     assert screen.getvalue() == 'tool: order → {"cents": 5}\n  it is late\n'
 
 
-def test_what_is_no_cell_is_shown_as_any_call() -> None:
+def test_what_is_not_a_cell_is_shown_as_any_call() -> None:
     """Ours: a call without code, a call inside a cell, and a result that a plugin replaced."""
     assert not is_cell(ToolCall(call_id=1, name="run_code", arguments={}))
     assert not is_cell(ToolCall(call_id=2, name="run_code", arguments={"code": "1"}, parent=1))

@@ -346,7 +346,7 @@ def test_approvals_are_asked_for_on_the_spot(terminal: Callable[..., Terminal], 
     chat.type("\r")
     chat.expect(question)
     chat.type("y\r")
-    assert "1999 cents of order A1 are paid back" in chat.expect("\n> ")
+    assert "1999 cents refunded for order A1" in chat.expect("\n> ")
     chat.type("refund A1\r")
     chat.expect(question)
     chat.type("e\r")
@@ -356,7 +356,7 @@ def test_approvals_are_asked_for_on_the_spot(terminal: Callable[..., Terminal], 
     chat.type("e\r")
     chat.expect("JSON: ")
     chat.type('\x15{"order_id": "A1", "cents": 7}\r')
-    assert "7 cents of order A1 are paid back" in chat.expect("\n> ")
+    assert "7 cents refunded for order A1" in chat.expect("\n> ")
     chat.type("refund A1\r")
     chat.expect(question)
     chat.type("n\r")
@@ -392,7 +392,7 @@ def test_a_cell_at_a_terminal_asks_in_its_middle(terminal: Callable[..., Termina
     chat.type('\x15{"order_id": "A1", "cents": 7}\r')
     after = chat.expect("\n> ")
     assert "    refund(order_id='A1', cents=7)\n" in after
-    assert after.count("The refund tool answered: 7 cents of order A1 are paid back") == 1
+    assert after.count("The refund tool answered: 7 cents refunded for order A1") == 1
     chat.type("/history\r")
     assert "cell 0: gave the answer\n" in chat.expect("\n> ")
 

@@ -162,7 +162,7 @@ def test_a_waiting_run_is_resumed_or_cancelled(
 @pytest.mark.parametrize(
     "words", ["show", "export", "fork", "rewind", "cancel", "resume", "snapshot", "reset", "delete"]
 )
-def test_a_session_that_is_not_there_is_an_error(standfast: Any, words: str) -> None:
+def test_a_session_that_does_not_exist_is_an_error(standfast: Any, words: str) -> None:
     """Ours: the exit status is 1, and the document names the command that lists sessions."""
     more = ("other",) if words == "fork" else ()
     ran = standfast("sessions", words, "ghost", *more, "--json")

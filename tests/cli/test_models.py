@@ -28,7 +28,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_list_says_who_is_set_up_and_never_shows_a_key(
+def test_the_list_shows_configured_providers_and_never_a_key(
     standfast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: the variable is named, its value is not; nor is a password in a URL."""

@@ -90,7 +90,7 @@ def test_the_name_of_an_installed_plugin_is_taken(standfast: Any, here: Path) ->
     """Ours: two plugins of one name would be ambiguous."""
     ran = standfast("new", "plugin", "plan", "--json")
     assert (ran.status, files_of(here)) == (1, [])
-    assert "from the package standfast" in ran.document["error"]["message"]
+    assert "in package standfast" in ran.document["error"]["message"]
 
 
 @pytest.mark.sampled(2)

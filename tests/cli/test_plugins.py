@@ -69,7 +69,7 @@ def test_a_broken_plugin_is_listed_with_its_error(standfast: Any, offer: Offer) 
     assert (refused.status, refused.document["error"]["code"]) == (1, "PLUGIN_ERROR")
 
 
-def test_what_exits_or_is_no_plugin_is_listed_as_broken(standfast: Any, offer: Offer) -> None:
+def test_what_exits_or_is_not_a_plugin_is_listed_as_broken(standfast: Any, offer: Offer) -> None:
     """Ours: listing plugins is safe, whatever they do."""
     offer("leaver", "leaver:Leaver", "raise SystemExit(3)", package="one")
     offer("number", "number_third:value", "value = 5", package="two")
@@ -166,7 +166,7 @@ def test_a_class_in_the_current_directory_is_found(
         (":", "cannot be loaded"),
     ],
 )
-def test_what_is_no_plugin_is_an_error_that_helps(standfast: Any, name: str, words: str) -> None:
+def test_what_is_not_a_plugin_is_an_error_that_helps(standfast: Any, name: str, words: str) -> None:
     """Ours: the error says what to do."""
     ran = standfast("plugins", "show", name, "--json")
     assert ran.status == 1

@@ -107,7 +107,7 @@ def test_doctor_shows_the_settings_of_the_server(standfast: Any, url: str) -> No
     shown = standfast("doctor", "--store", url, "--json")
     checks = {check["name"]: check for check in shown.document["checks"]}
     assert (checks["postgresql fsync"]["detail"], checks["postgresql fsync"]["ok"]) == ("on", True)
-    assert checks["postgresql"]["detail"] == "not there yet; the first run makes it"
+    assert checks["postgresql"]["detail"] == "does not exist yet; the first run creates it"
     assert checks["postgresql pooler"]["detail"] == "no"
     assert "failover" in checks["postgresql synchronous_standby_names"]["hint"]
     wrong = standfast("doctor", "--store", "postgresql://127.0.0.1:1/x?connect_timeout=2", "--json")

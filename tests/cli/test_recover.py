@@ -214,11 +214,11 @@ def test_a_turn_whose_agent_is_not_known_is_listed_with_the_reason(
     assert "recover --session theirs" in decided.stderr
     ran = standfast("recover")
     assert ran.status == 1
-    assert "not resumed: the session's record does not say how to make its agent" in ran.stdout
+    assert "not resumed: the session's record does not describe its agent" in ran.stdout
     assert standfast("recover", "--session", "other", "--json").document == []
 
 
-def test_a_tools_file_that_has_moved_is_named_and_can_be_given_anew(
+def test_a_tools_file_that_has_moved_is_named_and_can_be_given_again(
     standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: the decision is kept, and the turn waits for a process with the tools."""
@@ -240,7 +240,7 @@ def test_a_tools_file_that_has_moved_is_named_and_can_be_given_anew(
     assert (done["status"], done["text"]) == ("finished", "done")
 
 
-def test_nothing_to_do_is_no_failure(standfast: Any) -> None:
+def test_nothing_to_do_is_not_a_failure(standfast: Any) -> None:
     """Ours: turns that wait for a person are not touched."""
     standfast("chat", "refund A1")
     ran = standfast("recover")

@@ -63,7 +63,7 @@ def test_a_conversation_is_shown_with_nodes_calls_and_usage(standfast: Any) -> N
     assert all(node["id"] in shown.stdout for node in nodes)
     assert "user: order A1" in shown.stdout
     assert "order(order_id='A1')" in shown.stdout
-    assert "of it reasoning" in shown.stdout
+    assert "reasoning" in shown.stdout
 
 
 def test_open_approvals_are_shown_with_the_conversation(standfast: Any) -> None:

@@ -84,7 +84,7 @@ def test_a_task_is_shown_with_its_arguments_and_its_outcome(standfast: Any) -> N
 
 
 @pytest.mark.usefixtures("done")
-def test_cancelling_what_is_over_changes_nothing_and_what_is_not_there_is_an_error(standfast: Any) -> None:
+def test_cancelling_what_is_over_changes_nothing_and_what_does_not_exist_is_an_error(standfast: Any) -> None:
     """Ours: the command reports the actual state."""
     assert "is completed" in standfast("tasks", "cancel", "ops", "good").stdout
     assert standfast("tasks", "cancel", "ops", "missing").status == 1

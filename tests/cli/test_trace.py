@@ -78,7 +78,7 @@ def test_the_document_is_the_tree_of_records(
     assert len(list(read_trace(home / "trace.jsonl"))) > 8
 
 
-def test_what_is_not_there_is_said_in_words(
+def test_what_does_not_exist_is_said_in_words(
     standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: a missing file, session or turn is reported clearly."""

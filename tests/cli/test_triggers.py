@@ -102,7 +102,7 @@ def test_what_is_fired_with_run_is_answered_here(standfast: Any, session: str) -
     )
 
 
-def test_a_payload_that_is_no_json_is_wrong_usage(standfast: Any, session: str) -> None:
+def test_a_payload_that_is_not_json_is_wrong_usage(standfast: Any, session: str) -> None:
     """Ours: an invalid payload fires nothing."""
     standfast("triggers", "add", "orders", "--session", session)
     assert standfast("triggers", "fire", "orders", "--payload", "{").status == 2

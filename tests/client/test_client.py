@@ -82,7 +82,7 @@ def test_the_blocking_client_does_the_same_without_a_loop(stage: ServerStage) ->
         assert session.view().state == "idle"
 
 
-def test_a_server_that_is_not_there_is_an_error_that_names_it() -> None:
+def test_a_server_that_does_not_exist_is_an_error_that_names_it() -> None:
     """Ours: the error names the address and says what to check."""
     client = BlockingClient("http://127.0.0.1:9", token="x", retry_s=0.0)
     with client, pytest.raises(ServerUnreachable) as no:

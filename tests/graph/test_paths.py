@@ -90,7 +90,7 @@ def test_a_path_begins_after_a_parent_that_was_pruned() -> None:
     assert path(lookup(), "c.1") == []
 
 
-def test_what_is_no_node_id_is_refused() -> None:
+def test_what_is_not_a_node_id_is_refused() -> None:
     """Ours: node ids come from callers and must be checked."""
     for wrong in ("a", "a.", ".1", "a.x", "a.-1", "a.²"):
         with pytest.raises(InvalidArgument, match="not a node id"):

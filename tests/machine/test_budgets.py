@@ -200,7 +200,7 @@ def test_a_call_that_is_denied_again_and_again_ends_the_turn() -> None:
     assert len(turn.results()) == 3
 
 
-def test_a_call_that_brings_the_same_again_is_no_progress() -> None:
+def test_a_call_that_brings_the_same_again_is_not_progress() -> None:
     """Ours: a loop is a loop even if every call succeeds."""
     turn = Turn(started(max_no_progress=2), *_round(1, "same"), *_round(2, "same"), calls("look"))
     assert turn.tell(settled(3, "same")) == ["commit no_progress"]
@@ -232,14 +232,14 @@ def test_one_new_result_makes_the_round_count() -> None:
     assert turn.tell(settled(2, "new")) == ["after_work.1"]
 
 
-def test_progress_begins_the_count_anew() -> None:
+def test_progress_resets_the_count() -> None:
     """Ours: only idle rounds in a row count as a loop."""
     turn = Turn(started(max_no_progress=2), *_failing(1), *_round(2, "x"), *_failing(3))
     assert turn.machine.outcome is None
     assert turn.tell(calls("pay"), settled(4, error=DENIED)) == ["commit no_progress"]
 
 
-def test_unreadable_arguments_are_no_progress() -> None:
+def test_unreadable_arguments_are_not_progress() -> None:
     """Ours: a model that cannot write JSON is a loop as well."""
     bad = asked_for(call(arguments="{"))
     assert Turn(started(max_no_progress=2), bad, AFTER_WORK).tell(bad) == ["commit no_progress"]

@@ -69,7 +69,7 @@ def test_replaced_arguments_travel_with_the_call_and_are_recorded_with_its_resul
     assert result(turn).edited_arguments == {"n": 2}
 
 
-def test_arguments_that_were_not_replaced_are_not_told_again() -> None:
+def test_arguments_that_were_not_replaced_are_not_reported_again() -> None:
     """Ours: `edited_arguments` is set only if the arguments were changed."""
     turn = acting("a")
     turn.feed(ruled(1), settled(1, "r"))

@@ -166,7 +166,7 @@ def test_usage_of_rulings_on_calls_and_results_counts_too() -> None:
     assert command.key == "model.5"
 
 
-def test_calls_that_used_nothing_are_counted_all_the_same() -> None:
+def test_calls_that_used_nothing_are_counted_anyway() -> None:
     """Ours: the numbers of model calls stay unique in the session."""
     turn = Turn(started(stages=("before_turn",)))
     assert turn.tell(ran("before_turn", model_calls=2)) == ["model.3"]

@@ -58,7 +58,7 @@ def asked(turn: Turn) -> RunHooks:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_plugins_hear_of_every_kind_of_end_before_the_commit(end: str) -> None:
+def test_plugins_are_notified_of_every_kind_of_end_before_the_commit(end: str) -> None:
     """Seed: after_turn hooks receive every kind of outcome."""
     turn = closing(*ENDS[end])
     assert turn.machine.phase is Phase.CLOSING
@@ -117,7 +117,7 @@ def test_time_does_not_count_while_plugins_hear_of_the_end() -> None:
 # An end that can still be put off
 
 
-def test_plugins_hear_of_an_answer_before_it_is_the_end() -> None:
+def test_plugins_are_notified_of_an_answer_before_it_is_the_end() -> None:
     """Ours: machine rule 6, the commit may be refused, so the checkpoint is passed last."""
     turn = closing()
     (checkpoint,) = turn.feed(answered("42"))
@@ -201,7 +201,7 @@ def test_a_turn_that_finished_before_plugins_saw_its_end_waits_for_them() -> Non
     assert turn.tell(ran("after_turn", 2)) == ["commit finished"]
 
 
-def test_an_answer_that_does_not_fit_is_no_end() -> None:
+def test_an_answer_that_does_not_fit_is_not_an_end() -> None:
     """Ours: after_turn hooks see only the answer that fits."""
     turn = Turn(started(stages=("after_turn",)), answered("many"))
     assert turn.tell(misfit()) == ["model.2"]

@@ -154,7 +154,7 @@ def reports(call_id: int, index: int, **report: Json) -> ToolSettled:
     return settled(call_id, {"index": index, **report})
 
 
-def test_a_cell_that_brings_the_same_again_is_no_progress() -> None:
+def test_a_cell_that_brings_the_same_again_is_not_progress() -> None:
     """Ours: the place of a report in the history and the ids of its calls differ, and do not count."""
     turn = Turn(started(max_no_progress=1), calls("run_code"), paused(1, 1, "look"), settled(2, "grass"))
     turn.feed(reports(1, 0, result="grass", calls=[{"call_id": 2, "name": "look"}]), passed("after_work"))

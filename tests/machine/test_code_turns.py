@@ -189,7 +189,7 @@ def test_time_counts_while_code_runs_and_not_while_it_is_parked() -> None:
     assert turn.machine.account.deadline_ms == 12_000
 
 
-def test_plugins_hear_of_the_end_of_a_turn_of_code() -> None:
+def test_plugins_are_notified_of_the_end_of_a_turn_of_code() -> None:
     """Ours: after_turn runs as after any other turn."""
     turn = Turn(code_started(stages=("after_turn",)))
     assert turn.tell(settled(1, 4)) == ["before_completion.1 closing 1"]

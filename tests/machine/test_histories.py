@@ -241,10 +241,10 @@ def test_a_history_of_a_later_format_is_refused(draft: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"name": "x"}', '{"name": "x", "inputs": [{"type": "nope"}]}'])
-def test_a_file_that_is_no_history_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_history_is_refused(text: str, tmp_path: Path) -> None:
     """Ours: the error names the file."""
     (tmp_path / "h.json").write_text(text)
-    with pytest.raises(InvalidArgument, match=r"h\.json is no history"):
+    with pytest.raises(InvalidArgument, match=r"h\.json is not a history"):
         load(tmp_path / "h.json")
 
 

@@ -190,7 +190,7 @@ def test_what_only_code_needs_takes_no_room_where_there_is_none(given: Input, fi
     ],
     ids=["nothing", "no type", "a list", "an unknown type", "no time", "a time that is text"],
 )
-def test_a_body_that_is_no_input_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_an_input_is_refused(body: bytes) -> None:
     """Ours: SPEC §7 rule 6, an error and never a wrong answer."""
     with pytest.raises(msgspec.DecodeError):
         decode_input(body)

@@ -106,7 +106,7 @@ def test_a_context_that_is_too_long_ends_the_turn_with_a_reason_of_its_own() -> 
     assert turn.stopped().error.code == "CONTEXT_OVERFLOW"
 
 
-def test_a_success_begins_the_count_of_attempts_anew() -> None:
+def test_a_success_resets_the_count_of_attempts() -> None:
     """Ours: the limit is for one model call, not for the turn."""
     again = failed(retryable=True)
     turn = Turn(started(max_attempts=2), again, calls("a"), settled(1), passed("after_work"))
@@ -121,7 +121,7 @@ def test_a_failed_attempt_leaves_nothing_in_the_history() -> None:
     assert turn.talk() == ["user: hello"]
 
 
-def test_attempts_are_no_iterations() -> None:
+def test_attempts_are_not_iterations() -> None:
     """Ours: a shaky provider does not use up the turn's rounds."""
     turn = Turn(started(max_iterations=1), failed(retryable=True), failed(retryable=True), answered())
     assert turn.tell(passed("before_completion")) == ["commit finished"]

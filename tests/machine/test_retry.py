@@ -84,7 +84,7 @@ def test_a_wait_that_is_asked_for_and_just_fits_is_waited() -> None:
     assert _decided(20_000, waited_ms=100_000, seed="s") == Retry(20_000)
 
 
-def test_an_error_for_lack_of_time_says_who_asked_for_the_wait() -> None:
+def test_an_error_for_lack_of_time_says_whether_the_provider_asked_for_the_wait() -> None:
     """Ours: from the error, a person can decide to retry in an hour."""
     assert _decided(5_400_000) == GiveUp(
         "the provider asks to wait 5,400 s; UsageLimits(max_retry_wait_ms=...) allows more"
@@ -95,7 +95,7 @@ def test_an_error_for_lack_of_time_says_who_asked_for_the_wait() -> None:
     )
 
 
-def test_a_time_in_the_past_is_no_wish() -> None:
+def test_a_retry_time_in_the_past_is_ignored() -> None:
     """Ours: a provider whose clock is ahead does not shorten the back-off."""
     assert _decided(-5_000) == Retry(500)
 

@@ -21,7 +21,7 @@ from standfast.model.message import ToolMessage
 from standfast.model.outcome import Approved, Wait
 
 
-def test_a_call_that_timed_out_is_prepared_anew_and_says_so() -> None:
+def test_a_call_that_timed_out_is_prepared_again_and_says_so() -> None:
     """Ours: SPEC §4, `on_timeout` selects the reaction; the machine learns of the time-out by an input."""
     turn = Turn(started(), calls("pay"))
     (command,) = turn.feed(timed_out(1))

@@ -400,7 +400,7 @@ def test_an_input_in_the_wrong_phase_is_refused_in_words_that_help(situation: st
     assert caught.value.hint == "the journal does not belong to this version of the machine"
 
 
-def test_what_is_no_input_is_refused_and_never_skipped() -> None:
+def test_what_is_not_an_input_is_refused_and_never_skipped() -> None:
     """Ours: an input that is added to the union and forgotten in the machine must raise."""
     turn = Turn(started())
     with pytest.raises(AssertionError):

@@ -183,7 +183,7 @@ def test_a_revision_that_the_user_names_is_kept(port: int, tmp_path: Path) -> No
     assert 'protocol="2025-11-25"' in str(result.error.hint)
 
 
-def test_a_server_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_a_server_that_does_not_exist_is_an_error_that_names_it(tmp_path: Path) -> None:
     """Ours: the error says which server cannot be reached."""
     server = McpServer(f"http://127.0.0.1:{free_port()}/mcp", name="gone", data_dir=tmp_path)
     with pytest.raises(McpServerFailed, match="'gone'"):

@@ -36,7 +36,7 @@ def test_availability_is_ordered_by_nearness_to_the_model() -> None:
     assert OFF < "callable" < SHOWCASED
 
 
-def test_a_word_that_is_no_availability_cannot_be_compared() -> None:
+def test_a_word_that_is_not_an_availability_cannot_be_compared() -> None:
     """Ours: a typing error must not count as higher than off."""
     with pytest.raises(ValueError, match="on"):
         assert OFF < "on"
@@ -55,7 +55,7 @@ def test_an_override_is_set_for_every_tool_of_the_name_and_none_clears_it() -> N
     assert STATE.with_availability([], OFF) == STATE
 
 
-def test_a_tool_that_is_no_member_is_kept_with_its_override() -> None:
+def test_a_tool_that_is_not_a_member_is_kept_with_its_override() -> None:
     """Ours: membership and availability are two things."""
     without = STATE.with_members(["b"], False)
     assert without.tools["shop:b"] == ToolStateEntry(name="b", source="shop", availability=OFF, member=False)

@@ -220,7 +220,7 @@ def test_a_limit_that_does_not_exist_is_refused_when_decoding() -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "1x", "", "a-b", "x\n"])
-def test_an_input_whose_name_is_no_identifier_is_refused(name: str) -> None:
+def test_an_input_whose_name_is_not_an_identifier_is_refused(name: str) -> None:
     """Ours: inputs are variables."""
     with pytest.raises(InvalidArgument):
         RunRequest(inputs={name: 1})

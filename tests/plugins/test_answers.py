@@ -79,7 +79,7 @@ def test_messages_of_a_transforms_own_are_read_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, "hi", (HI,), ["hi"], [HI, None], 3, {}])
-def test_what_is_no_list_of_messages_is_refused(answer: Any) -> None:
+def test_what_is_not_a_list_of_messages_is_refused(answer: Any) -> None:
     """Ours: an answer of another type is refused."""
     assert "not with a list of messages" in refused(read_messages, [HI, HI], answer)
 

@@ -108,7 +108,7 @@ def test_a_plugin_that_cannot_be_imported_is_named(source: str, entry: str, inst
     assert caught.value.hint == f"it is {entry}"
 
 
-def test_an_entry_point_that_is_no_plugin_is_refused(install: Install) -> None:
+def test_an_entry_point_that_is_not_a_plugin_is_refused(install: Install) -> None:
     """Ours: plugins found by entry point are validated like those passed to the agent."""
     install("nonsense", "Greeter = 3", "nonsense:Greeter", name="nonsense")
     with pytest.raises(InvalidPlugin, match="3 is not a plugin"):

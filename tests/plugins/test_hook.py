@@ -83,7 +83,7 @@ def test_a_method_may_name_the_hook_and_its_priority() -> None:
     assert mark_of(compactor) == HookMark("compactor", -1)
 
 
-def test_a_function_without_the_decorator_is_no_hook() -> None:
+def test_a_function_without_the_decorator_is_not_a_hook() -> None:
     """Ours: the name of a method alone does not make it a hook."""
 
     async def before_turn(self: Any, ctx: Any) -> None: ...

@@ -119,7 +119,7 @@ def test_a_class_that_needs_options_says_so() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [None, 3, object(), len, int, {"id": "x"}])
-def test_nonsense_is_no_plugin(nonsense: object) -> None:
+def test_nonsense_is_not_a_plugin(nonsense: object) -> None:
     """Ours: a wrong plugin is refused when the agent is made."""
     with pytest.raises(InvalidPlugin, match="is not a plugin"):
         Agent("scripted:x", plugins=[nonsense])

@@ -341,7 +341,7 @@ def test_the_standard_protocol_is_a_plugin_without_hooks() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["cells", "", 3, None])
-def test_a_protocol_that_is_none_is_refused(protocol: Any) -> None:
+def test_a_protocol_that_is_invalid_is_refused(protocol: Any) -> None:
     """Ours: a wrong protocol is refused when the agent is made."""
     with pytest.raises((InvalidArgument, InvalidPlugin), match=r"protocol|not a plugin"):
         Agent("scripted:x", protocol=protocol)
@@ -374,7 +374,7 @@ def test_options_of_a_wrong_shape_are_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), "\ud800"], ids=["object", "nan", "surrogate"])
-def test_options_that_are_no_json_are_refused(value: Any) -> None:
+def test_options_that_are_not_json_are_refused(value: Any) -> None:
     """Seed: typed options must be serializable."""
     with pytest.raises(InvalidArgument):
         PluginOptions.typed("hop", value)

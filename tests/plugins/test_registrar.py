@@ -117,7 +117,7 @@ def test_a_hook_may_have_more_parameters_with_defaults() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [None, 3, "before_turn"])
-def test_a_hook_that_is_no_function_is_refused(nonsense: Any) -> None:
+def test_a_hook_that_is_not_a_function_is_refused(nonsense: Any) -> None:
     """Ours: nonsense is refused when the session is built, not in the middle of a turn."""
     to, _ = registrar()
     with pytest.raises(InvalidPlugin, match="before_turn of plugin 'one' is not a function"):
@@ -134,7 +134,7 @@ def test_an_unknown_hook_is_refused_with_a_suggestion() -> None:
         to.lifecycle.on("turn_done", later)
 
 
-def test_a_hook_that_is_no_lifecycle_event_cannot_be_registered_as_one() -> None:
+def test_a_hook_that_is_not_a_lifecycle_event_cannot_be_registered_as_one() -> None:
     """Ours: an observer must not be able to decide."""
     to, _ = registrar()
     with pytest.raises(InvalidPlugin, match="'before_turn' is not a lifecycle event"):

@@ -256,7 +256,7 @@ def test_cancelling_the_caller_cancels_the_hook() -> None:
     asyncio.run(main())
 
 
-def test_all_at_once_tells_who_brought_no_answer() -> None:
+def test_running_all_at_once_reports_the_observers_without_an_answer() -> None:
     """Seed: lifecycle events reach all observers concurrently."""
 
     async def quick() -> None: ...

@@ -226,7 +226,7 @@ def test_prompt_contributions_are_sorted_by_slot_then_priority_and_keep_their_or
     assert guidance == ["guidance -5", "b", "c", "guidance 5"]
 
 
-def test_a_contribution_that_is_there_already_is_dropped_and_the_first_wins() -> None:
+def test_a_contribution_that_exists_already_is_dropped_and_the_first_wins() -> None:
     """Seed: duplicates by (slot, priority, stripped text) are dropped; the first wins."""
     session = session_of(
         said_by("a", piece(" Be kind.\n")),
@@ -660,7 +660,7 @@ def test_state_of_a_newer_version_is_refused_and_names_the_plugin() -> None:
         restored(entry("rememberer", {"n": 3}, version="2"))
 
 
-def test_state_of_another_version_is_migrated_and_then_written_anew() -> None:
+def test_state_of_another_version_is_migrated_and_then_rewritten() -> None:
     """Ours: `migrate` converts state of another version."""
 
     class Migrator(Rememberer):
@@ -721,7 +721,7 @@ def test_larger_pieces_are_kept_as_blobs() -> None:
 @pytest.mark.parametrize(
     "state", [object(), b"bytes", {1, 2}, float("nan"), "\ud800", {"x": {"y": object()}}]
 )
-def test_state_that_is_no_json_is_refused(state: Any) -> None:
+def test_state_that_is_not_json_is_refused(state: Any) -> None:
     """Bug: bytes and sets were restored as other types."""
     session = session_of(Rememberer())
     plugin = session.plugins[1]

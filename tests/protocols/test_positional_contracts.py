@@ -181,7 +181,9 @@ def test_an_approval_of_a_positional_call_is_the_same_however_it_was_made(
 
 
 @pytest.mark.parametrize("edited", [{"x": 1}, {"args": 7}, {"args": [7], "x": 1}])
-def test_edited_arguments_that_are_no_list_are_refused_and_the_approval_stays(edited: dict[str, Any]) -> None:
+def test_edited_arguments_that_are_not_a_list_are_refused_and_the_approval_stays(
+    edited: dict[str, Any],
+) -> None:
     """Ours: the error shows the person the right form, and the person decides again."""
     seen: list[Any] = []
 

@@ -116,7 +116,7 @@ def test_an_unknown_tool_is_an_error_for_the_model(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["not json", "[1]", '"x"', "5", "null", '{"key": ', '{"a": NaN}'])
-def test_arguments_that_are_no_object_are_never_read_as_none(memory: Place, arguments: str) -> None:
+def test_arguments_that_are_not_an_object_are_never_read_as_none(memory: Place, arguments: str) -> None:
     """Seed: arguments that are not JSON are an error for the model, never `{}`."""
     ran: list[str] = []
 
@@ -219,7 +219,7 @@ def test_a_tool_that_hangs_is_given_up(memory: Place, kind: str) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes", object(), "\ud800", {1, 2}])
-def test_a_result_that_is_no_json_is_a_failure(memory: Place, value: Any) -> None:
+def test_a_result_that_is_not_json_is_a_failure(memory: Place, value: Any) -> None:
     """Seed: NaN, bytes, a cycle or a lone surrogate becomes a typed failure."""
 
     def give() -> Any:

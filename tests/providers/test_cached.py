@@ -125,7 +125,7 @@ def test_a_file_that_is_damaged_is_asked_for_again(tmp_path: Path) -> None:
     assert model.asked == 2
 
 
-def test_a_reply_that_cannot_be_kept_is_given_all_the_same(
+def test_a_reply_that_cannot_be_kept_is_given_anyway(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ours: the operator sees a warning, and the user gets the answer."""
@@ -133,8 +133,8 @@ def test_a_reply_that_cannot_be_kept_is_given_all_the_same(
     cached = Cached(Giving(*WHOLE), folder)
     folder.rmdir()
     assert ended(cached).text == "Hello there."
-    assert "not kept in the cache" in caplog.text
-    with pytest.raises(InvalidArgument, match="cannot be made"):
+    assert "cannot be written to the cache" in caplog.text
+    with pytest.raises(InvalidArgument, match="cannot be created"):
         Cached(Giving(), _file(tmp_path / "file") / "below")
 
 

@@ -86,7 +86,7 @@ def test_a_users_file_adds_and_changes(tmp_path: Path, monkeypatch: pytest.Monke
         (b"\xff", "catalog"),
     ],
 )
-def test_a_file_that_is_no_catalog_is_named_with_what_is_wrong(
+def test_a_file_that_is_not_a_catalog_is_named_with_what_is_wrong(
     tmp_path: Path, content: str | bytes | None, complaint: str
 ) -> None:
     """Ours: the error shows the user where the mistake is."""

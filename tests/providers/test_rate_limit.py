@@ -156,7 +156,7 @@ def test_tokens_are_estimated_before_and_corrected_after() -> None:
     asyncio.run(main())
 
 
-def test_a_correction_wakes_the_one_who_sleeps() -> None:
+def test_a_correction_wakes_a_sleeping_call() -> None:
     """Ours: no call sleeps a minute for tokens that were never used."""
 
     async def main() -> None:
@@ -254,17 +254,17 @@ def test_a_limit_serves_one_loop_after_another() -> None:
 @pytest.mark.parametrize(
     "limit", [{"concurrency": 0}, {"requests_per_minute": 1.5}, {"tokens_per_minute": True}]
 )
-def test_a_limit_that_is_none_is_refused(limit: dict[str, int]) -> None:
+def test_a_limit_that_is_invalid_is_refused(limit: dict[str, int]) -> None:
     """Ours: the error names the problem."""
-    with pytest.raises(InvalidArgument, match=f"{next(iter(limit))} must be a whole number from 1"):
+    with pytest.raises(InvalidArgument, match=f"{next(iter(limit))} must be a whole number of at least 1"):
         RateLimit(**limit)
 
 
 def test_a_limit_of_another_kind_is_refused() -> None:
     """Ours: a plain number does not say what it limits."""
-    with pytest.raises(InvalidArgument, match="a limit is a RateLimit, not int"):
+    with pytest.raises(InvalidArgument, match="a limit must be a RateLimit, got int"):
         Limited(Giving(), 5)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="not int"):
+    with pytest.raises(InvalidArgument, match="got int"):
         Runtime(rate_limits={"openai": 5})  # type: ignore[dict-item]
 
 

@@ -78,7 +78,7 @@ def test_a_replay_notices_that_the_prompt_has_changed(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     deltas(Recorded(Giving(*WHOLE), path), request("one"))
     model = resolve_model(f"scripted:{path}")
-    with pytest.raises(UnexpectedModelCall, match="does not ask what was asked when this was recorded"):
+    with pytest.raises(UnexpectedModelCall, match="the request differs from the recorded one"):
         deltas(model, request("another"))
 
 
@@ -135,7 +135,7 @@ def test_a_reply_without_an_end_is_recorded_as_broken_off(tmp_path: Path) -> Non
     """Ours: the turn sees the same failure."""
     path = tmp_path / "calls.jsonl"
     deltas(Recorded(Giving(TextArrived("Hel")), path))
-    with pytest.raises(ModelError, match="broke off") as raised:
+    with pytest.raises(ModelError, match="cut off") as raised:
         deltas(resolve_model(f"scripted:{path}"))
     assert raised.value.retryable
 
@@ -170,7 +170,7 @@ def test_a_recording_that_cannot_be_written_fails_the_call(tmp_path: Path) -> No
         Recorded(Giving(), tmp_path / "calls.json")
 
 
-def test_text_that_is_no_unicode_fails_as_it_does_without_a_recording(tmp_path: Path) -> None:
+def test_text_that_is_not_unicode_fails_as_it_does_without_a_recording(tmp_path: Path) -> None:
     """Ours: the attempt may be retried."""
     with pytest.raises(ModelError, match="not Unicode") as raised:
         deltas(Recorded(Giving(ReplyEnded(text="\ud800")), tmp_path / "calls.jsonl"))

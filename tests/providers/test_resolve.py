@@ -129,7 +129,7 @@ def test_a_name_that_is_almost_right_is_met_with_the_right_one(name: str, meant:
 
 
 @pytest.mark.parametrize("name", ["openai-compatible:m", "openai-compatible:@http://localhost/v1"])
-def test_a_compatible_model_says_who_serves_it(name: str) -> None:
+def test_a_compatible_model_names_its_server(name: str) -> None:
     """Ours: an unknown server has no default."""
     with pytest.raises(InvalidArgument, match="MODEL@BASE_URL"):
         resolve_model(name)

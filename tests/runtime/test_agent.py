@@ -112,7 +112,7 @@ def test_two_tools_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize("prompt", [5, None, [], ["text", 5], "\ud800"])
-def test_a_prompt_that_is_none_is_refused(prompt: Any) -> None:
+def test_a_prompt_that_is_invalid_is_refused(prompt: Any) -> None:
     """Ours: an invalid prompt is the caller's fault and raises before the turn begins."""
     with pytest.raises(InvalidArgument):
         agent_of("hello").run_sync(prompt)
@@ -224,7 +224,7 @@ def test_the_model_gets_the_instructions_the_tools_and_the_settings() -> None:
     asyncio.run(main())
 
 
-def test_an_error_of_a_provider_is_no_error_of_ours() -> None:
+def test_an_error_of_a_provider_is_not_an_error_of_ours() -> None:
     """Ours: a provider's exception ends the turn with a typed error."""
     with pytest.raises(TurnStopped) as caught:
         agent_of({"failure": {"message": "no credit", "code": "PAY"}}).run_sync("hi")

@@ -135,7 +135,7 @@ def test_the_model_learns_of_an_input_by_name_and_size_alone(memory: Place) -> N
 # What is stored and loaded
 
 
-def test_an_input_is_stored_once_and_is_no_part_of_the_state(filed: Place) -> None:
+def test_an_input_is_stored_once_and_is_not_part_of_the_state(filed: Place) -> None:
     """Ours: it is stored by content, neither in the state nor in the journal, however often it is sent."""
 
     async def main() -> None:
@@ -408,7 +408,7 @@ def test_a_value_that_is_neither_text_nor_json_is_refused(value: object) -> None
         _blank_turn({"x": value})
 
 
-def test_a_name_that_is_no_text_is_refused() -> None:
+def test_a_name_that_is_not_text_is_refused() -> None:
     """Ours: the keys of the mapping are checked."""
     with pytest.raises(InvalidArgument):
         _blank_turn({3: "text"})

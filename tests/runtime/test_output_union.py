@@ -161,7 +161,7 @@ def test_members_that_no_value_tells_apart_are_refused() -> None:
         Agent(ScriptedModel([]), output_type=list[Approve | Reject])
 
 
-def test_a_type_that_is_no_json_is_still_refused() -> None:
+def test_a_type_that_is_not_json_is_still_refused() -> None:
     """Ours: an output type is checked when the agent is made."""
     with pytest.raises(InvalidArgument, match="cannot be described as JSON"):
         Agent(ScriptedModel([]), output_type=Verdict | complex)

@@ -317,7 +317,7 @@ def test_an_observer_that_fails_does_not_keep_the_settings_from_changing(memory:
 
 
 @pytest.mark.parametrize("changes", [{"temper": 1}, {"limits": "many"}, {"model": 3}, {"instructions": None}])
-def test_settings_that_are_none_are_refused(memory: Place, changes: dict[str, Any]) -> None:
+def test_settings_that_are_invalid_are_refused(memory: Place, changes: dict[str, Any]) -> None:
     """Ours: invalid settings change nothing, and no observer is notified."""
 
     async def main() -> None:

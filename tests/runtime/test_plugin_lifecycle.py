@@ -96,7 +96,7 @@ class Watched:
 # Turns
 
 
-def test_plugins_hear_of_a_turn_before_its_commit_and_after_it(place: Place) -> None:
+def test_plugins_are_notified_of_a_turn_before_its_commit_and_after_it(place: Place) -> None:
     """Seed: turn_finalized comes before the commit, turn_persisted after it, checked against the store."""
 
     async def main() -> None:
@@ -117,7 +117,7 @@ def test_plugins_hear_of_a_turn_before_its_commit_and_after_it(place: Place) -> 
     asyncio.run(main())
 
 
-def test_plugins_hear_of_a_turn_that_stopped_and_not_of_one_that_waits(place: Place) -> None:
+def test_plugins_are_notified_of_a_turn_that_stopped_and_not_of_one_that_waits(place: Place) -> None:
     """Ours: a waiting turn has not ended."""
 
     async def main() -> None:
@@ -159,7 +159,7 @@ def test_what_a_plugin_remembers_of_the_end_is_written_with_it(place: Place) -> 
     asyncio.run(main())
 
 
-def test_plugins_hear_of_a_turn_whose_session_the_runtime_lets_go_of_meanwhile(memory: Place) -> None:
+def test_plugins_are_notified_of_a_turn_whose_session_the_runtime_lets_go_of_meanwhile(memory: Place) -> None:
     """Bug: with more than 64 sessions in use, the plugins of a running turn were dropped and not called."""
     entered, go = asyncio.Event(), asyncio.Event()
 
@@ -208,7 +208,7 @@ def test_plugins_hear_of_a_turn_whose_session_the_runtime_lets_go_of_meanwhile(m
 # Sessions
 
 
-def test_plugins_hear_of_a_session_that_is_opened_again(place: Place) -> None:
+def test_plugins_are_notified_of_a_session_that_is_opened_again(place: Place) -> None:
     """Seed: session_restored is not called for a new session."""
 
     async def main() -> None:

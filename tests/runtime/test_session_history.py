@@ -366,7 +366,7 @@ def test_a_node_that_is_off_the_active_path_writes_nothing(place: Place) -> None
 
 
 @pytest.mark.parametrize("payload", ["text", 5, None, UserMessage(content=5), UserMessage(content="\ud800")])  # type: ignore[arg-type]
-def test_what_is_no_node_is_refused(place: Place, payload: Any) -> None:
+def test_what_is_not_a_node_is_refused(place: Place, payload: Any) -> None:
     """Bug: such a node was stored, and the session could not be opened again."""
 
     async def main() -> None:
@@ -479,7 +479,7 @@ def test_a_file_is_read_with_its_type(tmp_path: Path) -> None:
         Attachment.from_path(tmp_path / "none.png")
 
 
-def test_data_that_is_no_bytes_is_refused(memory: Place) -> None:
+def test_data_that_is_not_bytes_is_refused(memory: Place) -> None:
     """Bug: the caller got a TypeError of the digest function."""
 
     async def main() -> None:

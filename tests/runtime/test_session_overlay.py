@@ -83,7 +83,7 @@ def test_an_overlay_that_lies_there_already_changes_nothing(memory: Place) -> No
     asyncio.run(main())
 
 
-def test_no_overlay_over_none_is_no_change(memory: Place) -> None:
+def test_no_overlay_over_none_is_not_a_change(memory: Place) -> None:
     """Seed: setting an empty overlay at the beginning is no change."""
 
     async def main() -> None:

@@ -131,7 +131,7 @@ def test_one_unknown_name_fails_the_whole_call(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_word_that_is_no_availability_is_refused(memory: Place) -> None:
+def test_a_word_that_is_not_an_availability_is_refused(memory: Place) -> None:
     """Ours: an invalid availability must not enable the tool."""
 
     async def main() -> None:
@@ -410,7 +410,7 @@ def test_a_source_cannot_take_a_name_that_the_session_itself_uses(memory: Place,
     asyncio.run(main())
 
 
-def test_a_source_that_is_not_there_cannot_be_removed(memory: Place) -> None:
+def test_a_source_that_does_not_exist_cannot_be_removed(memory: Place) -> None:
     """Ours: only a source that was added can be removed."""
 
     async def main() -> None:
@@ -424,7 +424,7 @@ def test_a_source_that_is_not_there_cannot_be_removed(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_source_that_is_listed_anew_has_what_it_has_now(memory: Place) -> None:
+def test_a_source_that_is_listed_again_has_what_it_has_now(memory: Place) -> None:
     """Ours: a host adds a changed source again under its name."""
 
     async def main() -> None:

@@ -186,7 +186,7 @@ def test_a_plugin_that_cleans_results_cleans_what_is_kept_of_the_exception(memor
     assert "hunter2hunter2" not in msgspec.json.encode(done.calls).decode()
 
 
-def test_an_exception_that_cannot_be_shown_is_logged_all_the_same(
+def test_an_exception_that_cannot_be_shown_is_logged_anyway(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ours: the call settles, whatever the exception does when it is formatted."""

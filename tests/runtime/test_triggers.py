@@ -404,7 +404,7 @@ def test_a_webhook_with_a_wrong_signature_is_refused_and_not_known(memory: Place
     asyncio.run(main())
 
 
-def test_an_empty_secret_and_a_body_that_is_no_text_are_refused(memory: Place) -> None:
+def test_an_empty_secret_and_a_body_that_is_not_text_are_refused(memory: Place) -> None:
     """Ours: an unset environment variable must not disable the signature check."""
 
     async def main() -> None:
@@ -548,7 +548,7 @@ def test_a_year_of_missed_minutes_is_made_up_for_at_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_another_schedule_begins_anew_and_the_same_one_continues(place: Place) -> None:
+def test_another_schedule_starts_over_and_the_same_one_continues(place: Place) -> None:
     """Ours: changing the prompt of a timer does not change its times."""
 
     async def main() -> None:

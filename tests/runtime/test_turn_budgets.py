@@ -82,7 +82,7 @@ def test_time_that_is_over_ends_a_tool_that_hangs(place: Place) -> None:
     assert results(error.messages) == ["CANCELLED"]
 
 
-def test_calls_that_only_repeat_themselves_are_no_progress(place: Place) -> None:
+def test_calls_that_only_repeat_themselves_are_not_progress(place: Place) -> None:
     """Seed: the no-progress budget ends a loop."""
     agent = agent_of(*[asks(("look", {"key": "a"}))] * 9, tools=[look])
     error = asyncio.run(stopped(place, agent, UsageLimits(max_no_progress=2)))
@@ -90,7 +90,7 @@ def test_calls_that_only_repeat_themselves_are_no_progress(place: Place) -> None
     assert results(error.messages) == ["seen a"] * 3
 
 
-def test_calls_that_only_fail_are_no_progress(place: Place) -> None:
+def test_calls_that_only_fail_are_not_progress(place: Place) -> None:
     """Seed: a model that repeats a failing request for ever is stopped."""
     agent = agent_of(*[asks(("look", {}), ("nosuch", {}))] * 9, tools=[look])
     error = asyncio.run(stopped(place, agent, UsageLimits(max_no_progress=3)))

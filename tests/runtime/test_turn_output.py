@@ -110,7 +110,7 @@ def test_no_retry_means_the_first_answer_counts() -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "NaN", '{"a": 1', "42 apples", "[" * 5000, '"\\ud800"'])
-def test_an_answer_that_is_no_json_does_not_fit(answer: str) -> None:
+def test_an_answer_that_is_not_json_does_not_fit(answer: str) -> None:
     """Ours: whatever a model writes, the error goes to the model and is never raised."""
     assert agent_of(answer, "5", output_type=int).run_sync("hi").output == 5
 

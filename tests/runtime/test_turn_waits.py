@@ -542,7 +542,7 @@ def test_an_unknown_token_is_refused(place: Place, token: str) -> None:
     asyncio.run(main())
 
 
-def test_what_is_no_json_cannot_be_a_result(place: Place) -> None:
+def test_what_is_not_json_cannot_be_a_result(place: Place) -> None:
     """Ours: the value is refused before the token is used up."""
 
     async def main() -> None:

@@ -440,7 +440,7 @@ def test_resume_without_a_decision_keeps_waiting(desk: Desk) -> None:
         desk.box.resume("s")
 
 
-def test_restoring_the_snapshot_of_a_waiting_run_asks_anew(desk: Desk) -> None:
+def test_restoring_the_snapshot_of_a_waiting_run_asks_again(desk: Desk) -> None:
     """Ours: SPEC §5, restoring an earlier snapshot never reuses a decision."""
     result, (old,) = desk.wait("refund('A')")
     assert result.snapshot_id is not None

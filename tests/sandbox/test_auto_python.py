@@ -128,7 +128,7 @@ def test_what_cannot_be_taken_along_is_named(auto: AutoPython) -> None:
     """Ours: an instance, or a value that holds a function, cannot be moved."""
     before = "class P:\n    def __init__(self):\n        self.v = 1\np = P()\nfs = [len]\nx = 1"
     moved = finished(opened(auto, INHERITS, left(finished(opened(auto, before)))))
-    assert moved.notes[0].endswith("these variables could not be taken along: fs, p")
+    assert moved.notes[0].endswith("these variables could not be moved: fs, p")
     assert auto.names(left(moved)) == ["Mine", "P", "x"]
 
 

@@ -231,7 +231,7 @@ def test_syntax_errors_are_found(found: Found, code: str) -> None:
     assert items[0].span is not None
 
 
-def test_code_that_is_no_text_is_refused(engine: MontyCells, found: Found) -> None:
+def test_code_that_is_not_text_is_refused(engine: MontyCells, found: Found) -> None:
     """Bug: half of a surrogate pair cannot be passed to the engine, and must not break the host."""
     assert [item.code for item in found("x = '\ud800'")] == [Code.SYNTAX_ERROR]
     with pytest.raises(InvalidArgument):

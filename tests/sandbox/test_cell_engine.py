@@ -478,7 +478,7 @@ def test_the_machine_stays_out_of_sight(cell: Open) -> None:
 # ── inputs ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_large_input_is_no_part_of_the_state(cell: Open) -> None:
+def test_a_large_input_is_not_part_of_the_state(cell: Open) -> None:
     """Seed: inputs are not stored again with every cell."""
     for code in ("n = len(doc)\nn", "n = len(doc)\ndoc[:10]", "n = len(doc)\ndoc", "n = 1\n[doc, doc]"):
         end = ended(cell(code, inputs={"doc": BIG}, limits={"memory_mb": 256}).start())

@@ -136,7 +136,7 @@ def test_a_session_on_auto_moves_once_and_the_result_says_so(tmp_path: Path) -> 
         assert box.run("len(More(x))", session="s").result == 2
 
 
-def test_a_session_that_was_made_anew_elsewhere_is_run_by_its_new_engine(rare: str, tmp_path: Path) -> None:
+def test_a_session_that_was_recreated_elsewhere_runs_on_its_new_engine(rare: str, tmp_path: Path) -> None:
     """Ours: the stored session determines the engine."""
     with BlockingSandbox(data_dir=tmp_path) as one, BlockingSandbox(data_dir=tmp_path, engine=rare) as other:
         one.run("x = 1", session="s")

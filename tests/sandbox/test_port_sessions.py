@@ -411,7 +411,7 @@ def test_exactly_as_many_calls_are_made_as_may_be(desk: Desk) -> None:
     assert len(stopped.external_calls) == stopped.metrics.external_calls_count == 3
 
 
-def test_sleeping_takes_time_and_is_no_external_call(desk: Desk) -> None:
+def test_sleeping_takes_time_and_is_not_an_external_call(desk: Desk) -> None:
     """Ours: forty sleeps exceed the number of external calls that a run may make."""
     slept = desk.run(desk.texts.sleeps, limits={"max_external_calls": 3})
     assert (slept.status, slept.result) == ("ok", "slept")
@@ -579,7 +579,7 @@ def test_inputs_of_any_size_survive_the_wait(stored: Desk) -> None:
     assert stored.box.approve(approval).result == big + len("paid 100 for A")
 
 
-def test_restoring_a_waiting_run_asks_anew(stored: Desk) -> None:
+def test_restoring_a_waiting_run_asks_again(stored: Desk) -> None:
     """Ours: SPEC §5, restoring an earlier snapshot never reuses a decision."""
     stored.value(stored.texts.bind)
     result, (old,) = stored.wait(stored.texts.refund)

@@ -174,7 +174,7 @@ def test_a_hidden_variable_comes_back_after_an_error_too(run: Run, value: Value)
     assert run("y").status == "runtime_error"
 
 
-def test_an_input_that_the_code_binds_is_gone_all_the_same(run: Run, value: Value) -> None:
+def test_an_input_that_the_code_binds_is_gone_anyway(run: Run, value: Value) -> None:
     """Ours: SPEC §5, inputs are variables of this run, on every engine."""
     assert value("x = x + 1\nx", inputs={"x": 1}) == 2
     assert run("x").status == "runtime_error"
@@ -183,7 +183,7 @@ def test_an_input_that_the_code_binds_is_gone_all_the_same(run: Run, value: Valu
     assert value("x") == "mine"
 
 
-def test_an_input_whose_name_a_comprehension_or_a_function_uses_is_gone_all_the_same(
+def test_an_input_whose_name_a_comprehension_or_a_function_uses_is_gone_anyway(
     run: Run, value: Value
 ) -> None:
     """Bug: names bound in an inner scope counted as bound by the run."""

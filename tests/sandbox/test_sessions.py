@@ -54,7 +54,7 @@ def test_a_session_that_exists_is_not_made_again(sbox: BlockingSandbox) -> None:
     assert sbox.run("x", session="a").result == 1
 
 
-def test_a_session_that_is_not_there_is_not_found(sbox: BlockingSandbox) -> None:
+def test_a_session_that_does_not_exist_is_not_found(sbox: BlockingSandbox) -> None:
     """Ours: an unknown session raises SESSION_NOT_FOUND."""
     for call in (
         lambda: sbox.session("nope"),

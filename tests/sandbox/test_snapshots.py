@@ -141,7 +141,9 @@ def test_every_cut_or_lengthened_snapshot_is_refused(kbox: BlockingSandbox, sid:
 
 
 @pytest.mark.parametrize("wrong", ["x" * 10, "", b"\0" * 100], ids=repr)
-def test_something_that_is_no_snapshot_at_all_is_an_error_of_ours(kbox: BlockingSandbox, wrong: Any) -> None:
+def test_something_that_is_not_a_snapshot_at_all_is_an_error_of_ours(
+    kbox: BlockingSandbox, wrong: Any
+) -> None:
     """Ours: any value gives a typed error instead of an AttributeError."""
     with pytest.raises(StandfastError):
         kbox.restore(wrong)

@@ -75,7 +75,7 @@ REFUSED |= {"auto": REFUSED["cpython"], "quickjs": REFUSED["cpython"]}
         ("#" * 70_000 + "\n" + r"'\ud800'", r"'😀'.slice(0, 1)"),
     ],
 )
-def test_a_lone_surrogate_is_no_result(
+def test_a_lone_surrogate_is_not_a_result(
     sbox: BlockingSandbox, engine: str, python: str, typescript: str
 ) -> None:
     """Bug: Monty replaced it by U+FFFD without an error."""
@@ -83,7 +83,7 @@ def test_a_lone_surrogate_is_no_result(
     assert outcome(sbox, code) == REFUSED[engine]
 
 
-def test_a_lone_surrogate_is_no_argument(sbox: BlockingSandbox, engine: str) -> None:
+def test_a_lone_surrogate_is_not_an_argument(sbox: BlockingSandbox, engine: str) -> None:
     """Bug: the tool was called with a different text than that of the code."""
     refused = "UNSUPPORTED_FEATURE" if engine == "monty" else "INVALID_ARGUMENT"
     await_ = "await " if engine == "quickjs" else ""

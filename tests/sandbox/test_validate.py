@@ -197,7 +197,7 @@ def test_names_that_start_with_an_underscore_are_known_too(
     assert check("_given", inputs={"_given": 1}).status == "ok"
 
 
-def test_a_star_import_of_an_earlier_run_is_no_mistake_of_the_code(
+def test_a_star_import_of_an_earlier_run_is_not_a_mistake_of_the_code(
     box: BlockingSandbox, check: Check, sid: str
 ) -> None:
     """Bug: the names of a session are part of the checked text, and `*` was one of them."""

@@ -86,7 +86,7 @@ def test_forwarding_headers_are_believed_from_the_trusted_proxy_alone(
     assert refused["client"] == ("203.0.113.7" if believed else "127.0.0.1")
 
 
-def test_an_address_range_that_is_none_is_refused() -> None:
+def test_an_address_range_that_is_invalid_is_refused() -> None:
     """Ours: a misspelt proxy must not leave forwarding headers unchecked."""
     with pytest.raises(InvalidArgument, match="not an address range"):
         Listen(trusted_proxy="everyone").check()

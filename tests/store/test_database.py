@@ -107,7 +107,7 @@ def test_processes_that_open_a_fresh_file_at_once_all_succeed(path: Path) -> Non
         assert database.read(lambda db: db.execute("SELECT count(*) FROM sessions").get) == 6
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_left_alone(path: Path) -> None:
     """Ours: a wrong path must not destroy another file."""
     path.parent.mkdir()
     path.write_text("dear diary\n" * 500)

@@ -28,7 +28,7 @@ from standfast.testing.session_values import (
 pytestmark = pytest.mark.slow
 
 
-def test_of_several_loops_that_begin_a_turn_at_once_one_does() -> None:
+def test_of_several_loops_that_begin_a_turn_concurrently_one_does() -> None:
     """Ours: a lock guards the store, so that a method is atomic across loops and threads."""
     store = MemorySessionStore()
     asyncio.run(store.open_session(a_head()))

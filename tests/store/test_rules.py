@@ -198,7 +198,7 @@ def test_a_token_is_good_once_and_in_time(
 
 
 @pytest.mark.parametrize("token", ["", "cpl_", "cpl_.x", "cpl_t1", "cpl_t1.", "t1.x", "xcpl_t1.x"])
-def test_a_text_of_another_form_is_no_token(token: str) -> None:
+def test_a_text_of_another_form_is_not_a_token(token: str) -> None:
     """Ours: a mistyped token must not complete a wait."""
     with pytest.raises(TokenNotFound):
         rules.turn_of_token(token)
@@ -342,7 +342,7 @@ def test_a_key_belongs_to_one_input() -> None:
 # Sessions
 
 
-def test_a_fork_begins_anew_at_its_branch() -> None:
+def test_a_fork_begins_again_at_its_branch() -> None:
     """Ours: usage, notes and charter stay with the original; agent and settings are shared."""
     head = replace(a_head(), leaf="t0.1", depth=2, revision=4, metadata={"user": "ada"})
     fork = rules.forked(head, "s2", Branch("t0.0", 1, "initial", 1, 0), NOW + 5, None)

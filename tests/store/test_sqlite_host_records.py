@@ -107,7 +107,7 @@ def read_lines_then_kill(process: subprocess.Popen[str], count: int) -> list[str
 
 
 @pytest.mark.slow
-def test_of_processes_that_report_the_same_occurrence_at_once_one_delivers_it(path: Path) -> None:
+def test_of_processes_that_report_the_same_occurrence_concurrently_one_delivers_it(path: Path) -> None:
     """Ours: each occurrence is delivered exactly once, whichever process reports it first."""
     script = """
         async def main():
@@ -198,7 +198,7 @@ def test_tasks_are_there_after_a_kill(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_occurrences_told_twice_share_transactions(store: SqliteSessionStore) -> None:
+def test_ten_thousand_occurrences_reported_twice_share_transactions(store: SqliteSessionStore) -> None:
     """Ours: a storm at a source costs a few syncs, and each occurrence is delivered once."""
     commits: list[int] = []
 

@@ -218,7 +218,7 @@ def test_a_store_is_closed_on_the_thread_of_its_loop_while_a_group_is_in_the_air
     asyncio.run(run())
 
 
-def test_a_write_that_the_socket_does_not_take_at_once_is_sent_all_the_same(
+def test_a_write_that_the_socket_does_not_take_at_once_is_sent_anyway(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: the loop sends the rest when the socket can be written to."""

@@ -75,7 +75,7 @@ def test_an_authority_that_names_only_what_is_gone_leaves_nothing() -> None:
     assert resolve_catalog(listed("a"), [], NOTHING, SessionToolAccess(tools=("z",))).tools == ()
 
 
-def test_a_word_that_is_no_availability_fails_the_build() -> None:
+def test_a_word_that_is_not_an_availability_fails_the_build() -> None:
     """Ours: SPEC §8, the catalog build fails; a mistyped "of" must not count as on."""
     wrong = ToolCatalogContribution(availability={"a": "of"})  # type: ignore[dict-item]
     with pytest.raises(InvalidArgument, match="'of'"):

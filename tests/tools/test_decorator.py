@@ -471,7 +471,7 @@ def test_an_option_that_does_not_exist_is_refused(options: dict[str, Any]) -> No
         def f() -> None: ...
 
 
-def test_a_rule_that_is_no_expression_is_refused_at_decoration() -> None:
+def test_a_rule_that_is_not_an_expression_is_refused_at_decoration() -> None:
     """Ours: a broken rule would ask a person about every call."""
     for rule in ("x =", "import os", "a = 1", ""):
         with pytest.raises(InvalidArgument):

@@ -153,7 +153,7 @@ def test_an_async_tool_that_hangs_is_timed_out_and_cancelled() -> None:
     assert took < 5
 
 
-def test_an_async_tool_that_swallows_its_cancellation_is_timed_out_all_the_same() -> None:
+def test_an_async_tool_that_swallows_its_cancellation_is_timed_out_anyway() -> None:
     """Ours: the host enforces timeout_ms, whatever the tool does."""
 
     @tool(limits=CapabilityLimits(timeout_ms=80))

@@ -63,7 +63,7 @@ def test_relative_and_absolute_imports_of_a_package_are_one_module(tmp_path: Pat
     assert module.one is module.other
 
 
-def test_a_directory_that_is_no_package_has_neighbours_too(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_package_has_neighbours_too(tmp_path: Path) -> None:
     """Bug: imports of a neighbouring file, relative or by its name, failed without an `__init__.py`."""
     written(
         tmp_path,
@@ -81,7 +81,7 @@ def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
     assert [load_file(tmp_path / name / "tools.py").RATE for name in "ab"] == [1, 2]
 
 
-def test_a_file_is_run_anew_each_time(tmp_path: Path) -> None:
+def test_a_file_is_run_again_each_time(tmp_path: Path) -> None:
     """Ours: a user who edits a file and loads it again expects the new text."""
     file = written(tmp_path, tools="X = 1\n") / "tools.py"
     assert load_file(file).X == 1

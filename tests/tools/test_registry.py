@@ -102,7 +102,7 @@ def test_tools_given_at_once_are_one_change() -> None:
     assert ToolRegistry([]).generation == 0
 
 
-def test_listing_a_source_anew_counts_even_if_nothing_changed() -> None:
+def test_listing_a_source_again_counts_even_if_nothing_changed() -> None:
     """Seed: every upsert increments the generation."""
     registry, shop = ToolRegistry(), Lazy("a")
     registry.upsert("shop", shop)
@@ -130,7 +130,7 @@ def test_live_sources_come_and_go() -> None:
     assert registry.sources() == ["registered"]
 
 
-def test_a_source_that_is_not_there_cannot_be_removed() -> None:
+def test_a_source_that_does_not_exist_cannot_be_removed() -> None:
     """Ours: an unknown source name raises an error."""
     registry = ToolRegistry([made("a")])
     with pytest.raises(InvalidArgument, match="'shop'") as caught:
@@ -358,7 +358,7 @@ def test_a_source_may_offer_a_tool_that_is_off_until_someone_turns_it_on() -> No
     assert [each.availability for each in registry.manifests()] == [CALLABLE]
 
 
-def test_a_tool_that_is_no_member_is_out_of_the_catalog_and_can_be_put_back() -> None:
+def test_a_tool_that_is_not_a_member_is_out_of_the_catalog_and_can_be_put_back() -> None:
     """Seed: a tool can be removed from the catalog and put back by its membership."""
     registry = ToolRegistry([made("a"), made("b")])
     registry.set_availability(["a"], CALLABLE)

@@ -89,7 +89,7 @@ def test_every_stub_is_python() -> None:
 
 
 @pytest.mark.parametrize("name", ["from", "class", "a-b", "1st", "a b"])
-def test_a_raw_schema_with_names_that_are_no_identifiers_still_gives_python(name: str) -> None:
+def test_a_raw_schema_with_names_that_are_not_identifiers_still_gives_python(name: str) -> None:
     """Bug: JSON property names are any text; a stub that does not parse breaks validation of all code."""
     raw = RegisteredTool.sync(
         Capability(

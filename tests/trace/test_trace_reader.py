@@ -42,7 +42,7 @@ def test_spans_are_put_under_their_parents_in_the_order_of_their_beginnings() ->
     assert [drawn(tree) for tree in span_trees(records)] == [("clerk", [("code", ["inner"]), "late"])]
 
 
-def test_a_span_that_was_told_twice_counts_once() -> None:
+def test_a_span_that_was_recorded_twice_counts_once() -> None:
     """Ours: another process may tell it again; the later one counts."""
     records = [
         span("turn", "clerk", TURN),
@@ -84,6 +84,6 @@ def test_spans_that_go_in_circles_do_not_hang_the_reader() -> None:
     assert [drawn(one) for one in span_trees(records)] == ["a", "b"]
 
 
-def test_a_trace_that_is_not_there_is_empty(tmp_path: Path) -> None:
+def test_a_trace_that_does_not_exist_is_empty(tmp_path: Path) -> None:
     """Ours: nothing is not an error here."""
     assert list(read_trace(tmp_path / "none.jsonl")) == []

@@ -67,7 +67,7 @@ def test_a_turn_that_ends_while_it_is_read_is_shown_once(
     assert now.head.depth > 0
 
 
-def test_a_viewer_who_comes_later_sees_the_whole_reply_under_way(
+def test_a_late_viewer_sees_the_whole_reply_in_progress(
     stage: Workbench, browser: Browser, page: Page
 ) -> None:
     """Ours: a late viewer first gets everything that was streamed."""

@@ -24,14 +24,14 @@ Examples:
 """,
 )
 @click.argument("app")
-@click.option("--agent", default="", metavar="NAME", help="The agent of APP, if it has several.")
-@click.option("--trace", metavar="FILE", help="Write a trace.  [default: STANDFAST_TRACE]")
+@click.option("--agent", default="", metavar="NAME", help="The agent to run, if APP has several.")
+@click.option("--trace", metavar="FILE", help="Write a trace to this file.  [default: STANDFAST_TRACE]")
 @answers
 def command(invocation: Invocation, *, app: str, agent: str, trace: str | None) -> CommandOutput:
-    """Be an agent for editors: the Agent Client Protocol on standard input and output.
+    """Run an agent for editors, over the Agent Client Protocol on standard input and output.
 
-    APP is module:name or file.py:name. An editor starts this command; it makes, loads and forks sessions, and
-    calls that need approval are permission requests in it.
+    APP is module:name or file.py:name. An editor starts this command to create, load and fork sessions, and
+    shows calls that need approval as permission requests.
     """
     import asyncio
 
@@ -39,9 +39,7 @@ def command(invocation: Invocation, *, app: str, agent: str, trace: str | None) 
     from standfast.cli.agent_options import AgentSettings
 
     place, colon, name = app.partition(":")
-    if place.endswith(
-        ".py"
-    ):  # recorded with the session, and read where another directory is the current one
+    if place.endswith(".py"):  # recorded with the session, which may be read from another working directory
         app = f"{Path(place).absolute()}{colon}{name}"
     host = AgentHost(invocation.data_dir, AgentSettings(app=app, agent=agent), trace=trace)
     asyncio.run(_serve(host, invocation.command))

@@ -121,8 +121,8 @@ def recorded_settings(record: Mapping[str, Any]) -> AgentSettings:
     settings = AgentSettings.from_record(record)
     if not settings.model and not settings.app:
         raise NotConfigured(
-            "the session's record does not say how to make its agent",
-            hint="resume it in the program that made the session",
+            "the session's record does not describe its agent",
+            hint="resume it in the program that created the session",
         )
     return settings
 

@@ -218,7 +218,7 @@ def deny(
 def list_grants(
     invocation: Invocation, *, in_force: bool, session_id: str | None, server: str | None
 ) -> CommandOutput:
-    """List grants, oldest first, with who gave them."""
+    """List grants, oldest first, with the name of the person who gave each."""
     listed = ask_server_or_store(
         invocation,
         server,
@@ -244,7 +244,14 @@ Examples:
     metavar="EXPR",
     help="Only calls for which this Python expression over args, kwargs and session_id is true.",
 )
-@click.option("--for", "lasts", type=Age(), required=True, metavar="AGE", help="How long, as 30m or 7d.")
+@click.option(
+    "--for",
+    "lasts",
+    type=Age(),
+    required=True,
+    metavar="AGE",
+    help="How long the grant lasts, such as 30m or 7d.",
+)
 @click.option("--reason", metavar="TEXT", help="Stored with the grant and with each call that it approves.")
 @decided_by_option
 @server_option
@@ -259,7 +266,7 @@ def grant(
     server: str | None,
     **given: str | None,
 ) -> CommandOutput:
-    """Approve calls of a tool in advance: for a session or an agent, for some time.
+    """Approve calls of a tool in advance, for a session or an agent and a limited time.
 
     A call that a grant approves waits for no person; its record names the grant. With --server, the grant is
     given in the name of the token.

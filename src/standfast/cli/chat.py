@@ -58,7 +58,7 @@ def command(
 ) -> CommandOutput:
     """Talk to an agent; with PROMPT, or from a pipe, for one turn.
 
-    APP, as module:name or file.py:name, is an agent of your own; --server talks to one of a server.
+    APP, as module:name or file.py:name, is your own agent; --server uses an agent of that server.
     A session keeps its conversation, model, tools, instructions and protocol; an interrupted turn is
     resumed first. Ctrl-C cancels the turn, Ctrl-D leaves, /help lists the commands. The chat asks for
     approvals on the spot; a single turn leaves them to `standfast approvals`.
@@ -69,10 +69,12 @@ def command(
     app, prompt = _app_and_prompt(words)
     if app is not None:
         if given.model or given.tools or given.instructions or given.protocol or server:
-            raise click.UsageError("APP brings its own agent; leave the options of an agent and --server out")
+            raise click.UsageError(
+                "APP defines the agent; leave out --server and the options that describe an agent"
+            )
         given = replace(given, app=app, agent=agent)
     elif agent and server is None:
-        raise click.UsageError("--agent chooses an agent of APP or of --server")
+        raise click.UsageError("--agent selects an agent of APP or of --server; give one of them")
     if prompt is None and sys.stdin.isatty():
         if invocation.as_json:
             raise click.UsageError("--json needs a PROMPT, or text on standard input")

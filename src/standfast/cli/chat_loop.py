@@ -110,7 +110,7 @@ class Chat:
                     if before is None or self._see_through(before):
                         self._see_through(self._follow(self._session.turn(line).settled()))
                     else:
-                        note = "not sent: the turn before it has not ended; /cancel cancels it"
+                        note = "not sent: the previous turn has not ended; /cancel cancels it"
                         self._screen.note(note, "yellow")
             except StandfastError as error:
                 self._screen.end_line()

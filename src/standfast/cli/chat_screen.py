@@ -52,7 +52,7 @@ class ChatScreen:
                 self._answer += text
             case events.TextRetracted():
                 if self._live and self._streamed:
-                    self.note("the text above is void", "yellow")
+                    self.note("the text above was retracted", "yellow")
                 self._streamed = 0
             case events.ReplyReceived(text=text):
                 if not self._live or not self._streamed:

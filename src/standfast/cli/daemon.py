@@ -25,14 +25,14 @@ Examples:
     | standfast daemon --listen stdio
 """,
 )
-@click.option("--listen", required=True, metavar="unix:PATH|stdio", help="Where requests come from.")
+@click.option("--listen", required=True, metavar="unix:PATH|stdio", help="Where to accept requests.")
 @click.option(
     "--grace",
     default=10.0,
     show_default=True,
     type=click.FloatRange(min=0),
     metavar="S",
-    help="How long runs may end on SIGTERM.",
+    help="How long to let runs finish after SIGTERM.",
 )
 @options.language_options
 @options.grants_options
@@ -46,10 +46,11 @@ def command(
     language: str,
     engine: str | None,
 ) -> CommandOutput:
-    """Serve the sandbox over JSON-RPC 2.0, one JSON value a line.
+    """Serve the sandbox over JSON-RPC 2.0, one JSON value per line.
 
-    A socket is only for the user who starts the daemon. Requests of a connection run at once; a run ends by
-    itself when its client leaves. What a waiting run needs is decided with the method `approvals.decide`.
+    Only the user who starts the daemon can connect to its socket. Requests of one connection run
+    concurrently. A run continues to its end if its client disconnects. The method `approvals.decide` decides
+    the approvals that runs wait for.
     """
     import asyncio
 

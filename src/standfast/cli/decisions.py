@@ -44,9 +44,11 @@ def decide_and_continue(
         box = make_recorded_sandbox(invocation.data_dir, grants, head.host)
         return continue_run(invocation, approval.session_id, box, decide_run)
     if decision.args:
-        raise click.UsageError("an agent's call has its arguments by name: use --arguments '{...}'")
+        raise click.UsageError("an agent's call takes its arguments by name: use --arguments '{...}'")
     if grants.mounts or grants.allow_hosts or grants.allow_private_hosts:
-        raise click.UsageError("a turn of an agent has tools only; mounts and hosts are for code sessions")
+        raise click.UsageError(
+            "an agent's turn uses only tools; mounts and hosts are for sessions that run code"
+        )
     given = AgentSettings(tools=grants.tools)
     check_given(given)
     try:
@@ -101,7 +103,10 @@ def _recorded(invocation: Invocation, decided: Approval, why: StandfastError) ->
         about = error_console()
         about.print(f"{decided.state}: the decision about {decided.capability}() is recorded", style="green")
         about.print(f"its turn cannot be resumed here: {why.message}", style="yellow", soft_wrap=True)
-        about.print("the process that runs the session resumes it, or", style="dim")
+        about.print(
+            "the program that runs the session resumes it, or, if the record describes its agent,",
+            style="dim",
+        )
         about.print(f"  {resume}", style="dim", soft_wrap=True)
 
     document = {"approval": decided, "continued": False, "problem": why.error_object(), "command": resume}

@@ -1,4 +1,4 @@
-"""The tools of the scripted demo. They know one order and pay nothing."""
+"""The tools of the scripted demo. They know a single order and move no money."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ def refund(order_id: str, cents: int) -> str:
         order_id: which order.
         cents: how much.
     """
-    return f"{cents} cents of order {order_id} are paid back"
+    return f"{cents} cents refunded for order {order_id}"

@@ -31,7 +31,7 @@ Finding = tuple[bool, str, str | None]
 """Whether the check passed, what it found, and how to fix it."""
 
 _MIN_FREE_BYTES = 100_000_000
-_NOT_YET = "not there yet; the first run makes it"
+_NOT_YET = "does not exist yet; the first run creates it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Check:
 def command(invocation: Invocation) -> CommandOutput:
     """Check that Python, the store and the engines work.
 
-    An engine that is not installed, or that this machine cannot confine, is listed with the reason; it is no
-    problem until a session needs it. Providers of models are listed if their key is set.
+    An engine that is not installed, or that this machine cannot confine, is listed with the reason; this is a
+    problem only if a session needs it. Model providers are listed if their API key is set.
     """
     from standfast.runtime.data_dir import DataDir, blobs_location
 
@@ -140,7 +140,7 @@ def _data_dir(data: DataDir) -> Finding:
         return True, f"{home}: {_NOT_YET}", None
     mode = stat.S_IMODE(home.stat().st_mode)
     private = data.is_file or not mode & 0o077  # a database file in a shared directory is itself private
-    return _fits(private, f"{home} (mode {mode:03o})", f"others can look into it: chmod 700 {home}")
+    return _fits(private, f"{home} (mode {mode:03o})", f"other users can list it: chmod 700 {home}")
 
 
 def _existing(home: Path) -> Path:
@@ -180,7 +180,7 @@ def _database(home: DataDir) -> Finding:
         return True, f"{file}: {_NOT_YET}", None
     mode = stat.S_IMODE(file.stat().st_mode)
     if home.is_file and mode & 0o077:
-        return False, f"{file} (mode {mode:03o})", f"others can read it: chmod 600 {file}"
+        return False, f"{file} (mode {mode:03o})", f"other users can read it: chmod 600 {file}"
     with closing(Database(file, COMPONENTS)) as database:
         sessions = _first(database, "SELECT count(*) FROM sessions")
         verdict = _first(database, "PRAGMA quick_check")

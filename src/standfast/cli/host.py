@@ -134,7 +134,7 @@ def load_tools(file: str) -> list[RegisteredTool]:
     from standfast.tools.module_file import load_file
 
     if not Path(file).is_file():
-        raise NotConfigured(f"there is no tools file {file}", hint="give its new place with --tools FILE.py")
+        raise NotConfigured(f"there is no tools file {file}", hint="pass its new path with --tools FILE.py")
     try:
         module = load_file(Path(file))
     except (Exception, SystemExit) as error:

@@ -97,7 +97,7 @@ def main() -> None:
     """Run agents and untrusted code with the tools you grant and nothing more.
 
     Sessions, unfinished turns and approvals live in a data directory (--store, STANDFAST_STORE, else
-    ~/.standfast) and survive every process. A call that needs approval stops its turn, code in the middle
+    ~/.standfast) and outlive processes. A call that needs approval suspends its turn, code even in the middle
     of an expression; a decision resumes it, from any process.
     """
 

@@ -361,7 +361,9 @@ _extend = click.option(
     metavar="FILE.py:NAME",
     help="Your own MCP server, written with the SDK; its tools, resources and prompts are served, too.",
 )
-_trace = click.option("--trace", metavar="FILE", help="Write a trace.  [default: STANDFAST_TRACE]")
+_trace = click.option(
+    "--trace", metavar="FILE", help="Write a trace to this file.  [default: STANDFAST_TRACE]"
+)
 
 
 @command.command("stdio")

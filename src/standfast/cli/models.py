@@ -44,10 +44,10 @@ Examples:
 )
 @answers
 def command(_: Invocation, *, name: str | None, catalog: Path | None) -> CommandOutput:
-    """Say which providers are set up, and what the models can do that are known.
+    """List the configured providers, and the known models with their capabilities.
 
-    With the NAME of a provider: how it is set up, and its models. With that of a model: what it can do. What
-    is known comes from data that a file of yours can add to and change.
+    With the NAME of a provider, show its configuration and its models; with the NAME of a model, show its
+    capabilities. Standfast ships with a catalog of models; --catalog adds and replaces entries.
     """
     from standfast.providers.catalog import load_catalog
     from standfast.providers.vendors import VENDORS, status_of
@@ -67,7 +67,7 @@ def command(_: Invocation, *, name: str | None, catalog: Path | None) -> Command
         rows = [(one.name, key, _base_url(one)) for one, key in zip(providers, keys, strict=True)]
         console().print(plain_table("provider", "key", "base URL", rows=rows, whole=(0,)))
         if models:
-            console().print(f"\nKnown models (as of {known.as_of}; * is anything):\n")
+            console().print(f"\nKnown models (as of {known.as_of}; * matches any text):\n")
             table = plain_table("model", "window", "output", "can", whole=(0,))
             table.columns[1].justify = table.columns[2].justify = "right"
             for one in models:
@@ -90,7 +90,7 @@ def _describe(name: str, known: Catalog) -> CommandOutput:
         meant = f"did you mean {' or '.join(close)}? " if close else ""
         raise InvalidArgument(
             f"the model {name[:80]!r} is not in the catalog",
-            hint=f"{meant}it may work anyway; list models with `standfast models`, add them with --catalog",
+            hint=f"{meant}it may still work; list models with `standfast models`, add them with --catalog",
         )
     vendor = VENDORS.get(name.partition(":")[0])
     provider = None if vendor is None else status_of(vendor)

@@ -42,7 +42,7 @@ Examples:
     "folder",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The folder to make; it must be empty if it exists.  [default: ./NAME]",
+    help="The folder to create; if it exists, it must be empty.  [default: ./NAME]",
 )
 @answers
 def new_plugin(_: Invocation, *, name: str, folder: Path | None) -> CommandOutput:
@@ -62,7 +62,7 @@ def new_plugin(_: Invocation, *, name: str, folder: Path | None) -> CommandOutpu
     for one in installed_plugins():
         if one.name == name:
             raise InvalidArgument(
-                f"there is a plugin {name!r} already, from the package {one.package}",
+                f"plugin {name!r} already exists, in package {one.package}",
                 hint="choose another name",
             )
     folder = Path(name) if folder is None else folder.expanduser()
@@ -85,7 +85,7 @@ def new_plugin(_: Invocation, *, name: str, folder: Path | None) -> CommandOutpu
     ]
 
     def show() -> None:
-        written = [f"{folder} has a plugin that works:", *(f"  {path}" for path in files)]
+        written = [f"created a working plugin in {folder}:", *(f"  {path}" for path in files)]
         for line in (*written, "Next:", *(f"  {step}" for step in steps)):
             console().print(line, soft_wrap=True)
 

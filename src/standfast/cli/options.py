@@ -250,8 +250,8 @@ def language_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _coding = (
     click.argument("source", required=False, metavar="[-]"),
-    click.option("-f", "--file", metavar="FILE", help="Code from a file."),
-    click.option("-e", "--code", "text", metavar="CODE", help="Code as text."),
+    click.option("-f", "--file", metavar="FILE", help="Read the code from this file."),
+    click.option("-e", "--code", "text", metavar="CODE", help="The code itself."),
 )
 
 
@@ -263,7 +263,9 @@ def code_options(function: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any, text: str | None, file: str | None, source: str | None, language: str | None, **rest: Any
     ) -> Any:
         if source not in (None, "-"):
-            raise click.UsageError(f"{source!r} is not understood; for a file write -f {source}")
+            raise click.UsageError(
+                f"unexpected argument {source!r}; to read code from a file, write -f {source}"
+            )
         if sum(given is not None for given in (text, file, source)) != 1:
             raise click.UsageError("give the code once: -e CODE, -f FILE, or - for standard input")
         spoken = language or ("typescript" if file and file.endswith(_TYPESCRIPT) else "python")
@@ -283,13 +285,13 @@ def code_options(function: Callable[..., Any]) -> Callable[..., Any]:
 server_option = click.option(
     "--server",
     metavar="URL",
-    help="Do it on this server, with the token in STANDFAST_TOKEN, rather than in the data directory.",
+    help="Use this server, with the token in STANDFAST_TOKEN, instead of the data directory.",
 )
 
 session_option = click.option(
     "--session-id",
     metavar="S",
-    help="The session of the code.  [default: default; typescript, cpython or auto if that runs the code]",
+    help="The session of the code.  [default: typescript, cpython or auto for those engines, else default]",
 )
 
 

@@ -87,7 +87,7 @@ def stdout_reserved(reserved: bool) -> Iterator[None]:
     except (OSError, ValueError):
         replaced = True
     with redirect_stdout(sys.stderr):
-        if replaced:  # by a test
+        if replaced:  # replaced by a test
             yield
             return
         saved = os.dup(1)

@@ -164,7 +164,7 @@ def _registered(factory: PluginFactory) -> tuple[SessionPlugin, Contributions]:
 
 
 class _NoShelf:
-    """The shelf of a plugin that is only inspected; it stores nothing."""
+    """The storage given to a plugin that is only inspected; it stores nothing."""
 
     async def put(self, scope: str, key: str, body: bytes | None) -> None:
         """Drop *body*."""

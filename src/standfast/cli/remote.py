@@ -32,7 +32,7 @@ def remote_client(url: str) -> BlockingClient:
     if not token:
         raise NotConfigured(
             f"--server needs a token in {TOKEN_VARIABLE}",
-            hint="`standfast tokens create` makes one where the server's data is",
+            hint="create one with `standfast tokens create`, on the machine that has the server's data",
         )
     return BlockingClient(url, token=token, retry_s=5.0)
 

@@ -61,8 +61,8 @@ def command(
     """Run code in a session and show its result.
 
     The result is the value that the code bound to `result`, else its last expression. Variables stay in
-    the session. A call that needs approval stops the run; `standfast approvals approve` resumes it. A
-    session keeps the language and the engine that it was made with.
+    the session. A call that needs approval suspends the run; `standfast approvals approve` resumes it. A
+    session keeps the language and the engine with which it was created.
     """
     from standfast.errors import StandfastError
     from standfast.model.run import RunResult
@@ -70,7 +70,9 @@ def command(
     session = options.session_or_usual(session_id, language, engine)
     if server is not None:
         if grants != Grants() or engine or settings.pop("snapshot"):
-            raise click.UsageError("the server decides about tools and engines; leave these options out")
+            raise click.UsageError(
+                "the server defines tools and engines; leave out their options with --server"
+            )
         with remote_client(server) as client:
             given = {name: value for name, value in settings.items() if value is not None}
             result = client.run(code, session=session, language=language, **given)

@@ -36,19 +36,23 @@ Examples:
     "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on."
 )
 @click.option(
-    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for any free one."
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="The port; 0 for any free one.",
 )
-@click.option("--reload", is_flag=True, help="Start again when a Python file beside APP changes.")
+@click.option("--reload", is_flag=True, help="Restart when a Python file beside APP changes.")
 @click.option(
-    "--grace", default=30.0, show_default=True, metavar="S", help="How long turns may end on SIGTERM."
+    "--grace", default=30.0, show_default=True, metavar="S", help="How long to let turns end after SIGTERM."
 )
-@click.option("--tls-cert", metavar="FILE", type=click.Path(exists=True), help="The certificate, as PEM.")
+@click.option("--tls-cert", metavar="FILE", type=click.Path(exists=True), help="The TLS certificate, as PEM.")
 @click.option("--tls-key", metavar="FILE", type=click.Path(exists=True), help="Its private key, as PEM.")
-@click.option("--trusted-proxy", metavar="CIDR", help="Believe the forwarding headers of these addresses.")
-@click.option("--insecure", is_flag=True, help="Listen on other addresses than loopback without encryption.")
-@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name of this server.")
+@click.option("--trusted-proxy", metavar="CIDR", help="Trust the forwarding headers of these addresses.")
+@click.option("--insecure", is_flag=True, help="Allow addresses other than loopback without TLS.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A host name of this server.")
 @click.option(
-    "--allow-origin", "origins", multiple=True, metavar="URL", help="Let pages of this origin use it."
+    "--allow-origin", "origins", multiple=True, metavar="URL", help="Let pages of this origin call it."
 )
 @click.option(
     "--webhook",
@@ -75,14 +79,14 @@ Examples:
     type=click.Path(exists=True, dir_okay=False, readable=True),
     help="Give the agents the tools of the MCP servers of this file, such as mcp.json.",
 )
-@click.option("--trace", metavar="FILE", help="Write a trace.  [default: STANDFAST_TRACE]")
+@click.option("--trace", metavar="FILE", help="Write a trace to this file.  [default: STANDFAST_TRACE]")
 @answers
 def command(invocation: Invocation, *, app: str | None, reload: bool, **given: Any) -> CommandOutput:
     """Serve the agents of APP over HTTP; without APP, demo agents that need no provider key.
 
-    APP is module:name or file.py:name, and names an agent, a list of agents, or a function that makes a
+    APP is module:name or file.py:name, and names an agent, a list of agents, or a function that returns a
     Runtime. Clients need a token (`standfast tokens create`); a browser signs in with the printed link.
-    SIGTERM lets running turns end; what is unfinished then, another process continues.
+    On SIGTERM, running turns get time to end; another process resumes those that do not.
     """
     from standfast.cli.showcase import showcase_agents
     from standfast.runtime.app import App, load_app
@@ -120,7 +124,7 @@ def _application(invocation: Invocation, loaded: App, given: dict[str, Any]) -> 
 
     if not loaded.takes_store and invocation.given_data_dir is not None:
         raise click.UsageError(
-            "APP makes the runtime without a store; leave --store out, or let its function take one"
+            "APP creates its own store; leave out --store, or let APP's function take a store"
         )
     data = DataDir(invocation.data_dir)
     trace = trace_sink(invocation.data_dir, given["trace"])

@@ -146,13 +146,13 @@ def export(
 @click.argument("new_session_id")
 @click.option("--at", metavar="NODE", help="Copy the history up to this node only; with --input, a turn.")
 @click.option(
-    "--input", "number", type=click.IntRange(min=1), metavar="N", help="Stand after this input of the turn."
+    "--input", "number", type=click.IntRange(min=1), metavar="N", help="Fork after this input of the turn."
 )
 @click.option(
     "--edit",
     type=JsonParameter(dict),
     metavar="JSON",
-    help="Another outcome of that input: value or error of a result, text and calls of a reply.",
+    help="Replace that input's outcome: value or error of a result, text and calls of a reply.",
 )
 @server_option
 @answers
@@ -166,10 +166,10 @@ def fork(
     edit: dict[str, Any] | None,
     server: str | None,
 ) -> CommandOutput:
-    """Make a new session over the same history, with the variables of code as of its end.
+    """Create a session that shares the history, and has the variables that code had at its end.
 
-    With --at TURN --input N the fork stands in the middle of a turn (`standfast sessions journal` shows its
-    inputs). A program that knows the session's agent continues it from there.
+    With --at TURN --input N the fork begins in the middle of a turn (`standfast sessions journal` shows its
+    inputs). A program that knows the session's agent continues the turn from there.
     """
     import msgspec
 
@@ -200,7 +200,7 @@ def fork(
 @server_option
 @answers
 def journal(invocation: Invocation, *, session_id: str, turn_id: str, server: str | None) -> CommandOutput:
-    """Show what a turn was fed and what it decided, input by input."""
+    """Show a turn's inputs, each with what the turn decided next."""
     steps = ask_server_or_store(
         invocation,
         server,
@@ -226,14 +226,18 @@ def journal(invocation: Invocation, *, session_id: str, turn_id: str, server: st
 
 @command.command("rewind")
 @click.argument("session_id")
-@click.option("--to", metavar="NODE", help="Go to this node; one that was rewound before leads forward.")
-@click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Go back by N turns.  [default: 1]")
+@click.option(
+    "--to",
+    metavar="NODE",
+    help="Move to this node; a node that was rewound earlier moves the session forward again.",
+)
+@click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Move back by N turns.  [default: 1]")
 @server_option
 @answers
 def rewind(
     invocation: Invocation, *, session_id: str, to: str | None, turns: int | None, server: str | None
 ) -> CommandOutput:
-    """Move a session back, its variables included. `prune --branches` removes what was rewound."""
+    """Move a session and its variables back. `prune --branches` removes the rewound history."""
     from standfast.runtime.session_views import known_session
 
     if to is not None and turns is not None:
@@ -396,9 +400,16 @@ def delete(invocation: Invocation, *, session_id: str) -> CommandOutput:
 
 
 @command.command("prune")
-@click.option("--older-than", type=Age(), metavar="AGE", help="Idle sessions not used for this long, as 30d.")
-@click.option("--frames", is_flag=True, help="History before the current frame of a session.")
-@click.option("--branches", is_flag=True, help="History that is on no session's path, such as rewound turns.")
+@click.option(
+    "--older-than",
+    type=Age(),
+    metavar="AGE",
+    help="Remove idle sessions that were not used for this long, such as 30d.",
+)
+@click.option("--frames", is_flag=True, help="Remove history before the current frame of each session.")
+@click.option(
+    "--branches", is_flag=True, help="Remove history that is on no session's path, such as rewound turns."
+)
 @click.option("--session", "session_id", metavar="ID", help="Prune only this session.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @answers
@@ -469,8 +480,8 @@ def backup(invocation: Invocation, *, file: Path) -> CommandOutput:
 def rewrite_checksums(invocation: Invocation) -> CommandOutput:
     """Accept a database that another SQLite program wrote to after a crash.
 
-    Such a program leaves pages without their checksums, which look damaged. This checks every record, and
-    rewrites the checksums of all pages. A file that is really damaged, or in use, is refused unchanged.
+    Such a program leaves pages without checksums, which look damaged. This command checks every record and
+    rewrites the checksums of all pages. A file that is damaged or in use is rejected and left unchanged.
     """
     from standfast.cli.output import counted
     from standfast.runtime.data_dir import DataDir

@@ -28,7 +28,8 @@ def copy(invocation: Invocation, *, source: Path | str, target: Path | str) -> C
     """Copy everything in SOURCE to the empty store TARGET, and check every record there.
 
     Both are a PostgreSQL URL, a database file or a data directory. End the programs that use SOURCE first. A
-    copy that was interrupted continues when the command is run again. The key of snapshots is copied too.
+    copy that was interrupted continues when the command is run again. The key that signs snapshots is copied
+    too.
     """
     import asyncio
 

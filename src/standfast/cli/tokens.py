@@ -18,16 +18,14 @@ if TYPE_CHECKING:
 SCOPES = ("read", "run", "approve", "admin")
 DEFAULT_URL = "http://127.0.0.1:8000"
 _given = (
-    click.option("--name", default="", metavar="NAME", help="Whose it is; stored with decisions."),
-    click.option(
-        "--tenant", default="", metavar="NAME", help="The tenant that it belongs to.  [default: none]"
-    ),
+    click.option("--name", default="", metavar="NAME", help="The owner of the token; stored with decisions."),
+    click.option("--tenant", default="", metavar="NAME", help="The tenant of the token.  [default: none]"),
     click.option(
         "--scope",
         "scopes",
         multiple=True,
         type=click.Choice(SCOPES),
-        help="What it may do; may be repeated. admin includes the others.  [default: read, run and approve]",
+        help="What it allows; may be repeated. admin includes the others.  [default: read, run and approve]",
     ),
 )
 
@@ -54,13 +52,13 @@ def command() -> None:
 
 
 @command.command("create")
-@click.option("--expires", type=Age(), metavar="AGE", help="Let it expire, as 30d.")
+@click.option("--expires", type=Age(), metavar="AGE", help="When it expires, such as 30d.")
 @_token_options
 @answers
 def create(
     invocation: Invocation, *, name: str, tenant: str, scopes: tuple[str, ...], expires: float | None
 ) -> CommandOutput:
-    """Make a token and print it. It is not stored, and cannot be shown again."""
+    """Create a token and print it. Only its digest is stored, so it cannot be shown again."""
     from standfast.server.credentials import Tokens
 
     async def work(runtime: Runtime) -> tuple[str, TokenRecord]:

@@ -80,7 +80,7 @@ class Tour:
             self._run(box, "Code runs in a sandbox", adding, "ok")
             self._run(box, "A session keeps its variables", "max(prices) * 2", "ok")
             opening = 'open("/etc/passwd").read()'
-            self._run(box, "What is not granted is refused", opening, "permission_denied")
+            self._run(box, "Anything that is not granted is denied", opening, "permission_denied")
             endless = "while True:\n    pass"
             self._run(box, "Limits hold, here 300 ms", endless, "timeout", timeout_ms=300)
             waiting = self._stop_in_the_middle(box)

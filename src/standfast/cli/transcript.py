@@ -96,7 +96,7 @@ def _paragraph(payload: Payload) -> tuple[str, str]:
 
 def usage_table(usage: Sequence[UsageEntry]) -> Any:
     """Return a table of tokens by source and model, with the cost if there is any."""
-    heads = ["source", "model", "calls", "input", "cached", "output", "of it reasoning"]
+    heads = ["source", "model", "calls", "input", "cached", "output", "reasoning"]
     costs = any(line.usage.cost_nano_usd for line in usage)
     table = plain_table(*heads, *(["cost"] if costs else []))
     for line in usage:

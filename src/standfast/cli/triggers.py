@@ -59,14 +59,14 @@ Examples:
 """,
 )
 @click.argument("name")
-@click.option("--session", "session_id", required=True, metavar="ID", help="The session that takes the turn.")
+@click.option("--session", "session_id", required=True, metavar="ID", help="The session that runs the turn.")
 @click.option("--source", metavar="NAME", help="The source of the events.  [default: the trigger's name]")
 @click.option(
     "--prompt", default="{payload}", show_default=True, metavar="TEXT", help="The prompt of the turn."
 )
-@click.option("--cron", metavar="EXPR", help="Fire at these times, as '30 7 * * MON-FRI'.")
-@click.option("--every", type=Age(), metavar="AGE", help="Fire at this interval, as 15m.")
-@click.option("--at", metavar="TIME", help="Fire once, as 2031-05-04T09:00.")
+@click.option("--cron", metavar="EXPR", help="Fire at these times, such as '30 7 * * MON-FRI'.")
+@click.option("--every", type=Age(), metavar="AGE", help="Fire at this interval, such as 15m.")
+@click.option("--at", metavar="TIME", help="Fire once, such as at 2031-05-04T09:00.")
 @click.option("--timezone", default="UTC", show_default=True, metavar="ZONE", help="For --cron and --at.")
 @click.option(
     "--catch-up",
@@ -146,7 +146,7 @@ Examples:
     "--key", metavar="TEXT", help="Identifies the event: each key fires once.  [default: a new key]"
 )
 @click.option("--payload", type=JsonParameter(object), metavar="JSON", help="The data of the event.")
-@click.option("--run", is_flag=True, help="Run the turns here, with the agents on the sessions' records.")
+@click.option("--run", is_flag=True, help="Run the turns here, with the agents in the sessions' records.")
 @server_option
 @answers
 def fire(

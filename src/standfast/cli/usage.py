@@ -25,13 +25,15 @@ Examples:
   standfast usage --by agent --json
 """,
 )
-@click.option("--since", type=Age(), metavar="AGE", help="Only turns that ended since then, as 30d.")
+@click.option(
+    "--since", type=Age(), metavar="AGE", help="Only turns that ended within this time, such as 30d."
+)
 @click.option(
     "--by",
     type=click.Choice(["day", "agent", "model", "session"]),
     default="day",
     show_default=True,
-    help="What to add up by.",
+    help="What to group the sums by.",
 )
 @server_option
 @answers

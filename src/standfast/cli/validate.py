@@ -50,7 +50,9 @@ def command(
     session = options.session_or_usual(session_id, language, engine)
     if server is not None:
         if grants != Grants() or engine:
-            raise click.UsageError("the server decides about tools and engines; leave these options out")
+            raise click.UsageError(
+                "the server defines tools and engines; leave out their options with --server"
+            )
         with remote_client(server) as client:
             result = client.validate(code, session=session, language=language, inputs=inputs or {})
     else:

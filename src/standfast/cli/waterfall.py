@@ -32,7 +32,7 @@ def show_waterfalls(trees: Sequence[SpanTree]) -> None:
         if tree.record.kind != "hook" or tree.record.turn_id or tree.record.status != "ok"
     ]
     if not worth_it:
-        shown.print("only hooks outside of turns; --json shows them", style="dim")
+        shown.print("the trace has only hooks outside of turns; --json shows them", style="dim")
     for number, tree in enumerate(worth_it):
         if number:
             shown.print()

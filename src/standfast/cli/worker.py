@@ -44,23 +44,31 @@ Examples:
 )
 @click.argument("app", metavar="APP")
 @click.option(
-    "--concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="Turns at once."
+    "--concurrency",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="How many turns to run at once.",
 )
-@click.option("--queues", metavar="NAME[:N],...", help="Claim from these queues, N turns at once.  [all]")
+@click.option(
+    "--queues",
+    metavar="NAME[:N],...",
+    help="Claim turns of these queues only, at most N at once.  [default: all]",
+)
 @click.option("--health", metavar="[HOST:]PORT", help="Serve /health and /ready here.")
 @click.option(
     "--grace-s",
     type=click.FloatRange(min=0),
     default=30.0,
     show_default=True,
-    help="On SIGTERM, let running turns end for this long; then another worker continues them.",
+    help="How long to let turns end after SIGTERM; then another worker takes them over.",
 )
 @click.option(
     "--lease-s",
     type=click.FloatRange(min=1),
     default=10.0,
     show_default=True,
-    help="How long a worker that stopped answering keeps its turns from others.",
+    help="How long others wait before they take over the turns of a worker that stopped responding.",
 )
 @click.option(
     "--key-file",
@@ -80,10 +88,16 @@ Examples:
     type=click.Path(exists=True, dir_okay=False, readable=True),
     help="Give the agents the tools of the MCP servers of this file, such as mcp.json.",
 )
-@click.option("--listen", metavar="[HOST:]PORT", default="127.0.0.1:9080", help="Restate: listen here.")
-@click.option("--advertise", metavar="URL", help="Restate: the worker's address as Restate reaches it.")
-@click.option("--admin", metavar="URL,...", default="http://127.0.0.1:9070", help="Restate: its admin API.")
-@click.option("--ingress", metavar="URL,...", default="http://127.0.0.1:8080", help="Restate: its ingress.")
+@click.option(
+    "--listen", metavar="[HOST:]PORT", default="127.0.0.1:9080", help="Restate: the address to listen on."
+)
+@click.option("--advertise", metavar="URL", help="Restate: the URL at which Restate reaches this worker.")
+@click.option(
+    "--admin", metavar="URL,...", default="http://127.0.0.1:9070", help="Restate: the URL of its admin API."
+)
+@click.option(
+    "--ingress", metavar="URL,...", default="http://127.0.0.1:8080", help="Restate: the URL of its ingress."
+)
 @answers
 def command(
     invocation: Invocation,
@@ -102,10 +116,10 @@ def command(
     admin: str,
     ingress: str,
 ) -> CommandOutput:
-    """Run turns of the agents in APP: queued inputs, ended waits, timers, triggers, what others left.
+    """Run turns of the agents in APP: queued inputs, ended waits, timers, triggers, turns of dead workers.
 
-    APP is module:name or file.py:name, and names an agent, a list of agents, or a function of a store that
-    returns a Runtime. Any number of workers may share a store. On SIGTERM a worker drains.
+    APP is module:name or file.py:name, and names an agent, a list of agents, or a function that takes a
+    store and returns a Runtime. Any number of workers may share a store. On SIGTERM a worker drains.
     """
     import asyncio
 

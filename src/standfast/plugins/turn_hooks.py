@@ -797,7 +797,7 @@ async def whole_reply(model: ModelProvider, request: ModelRequest) -> ReplyEnded
 
 
 def reply_broken_off() -> errors.ModelError:
-    return errors.ModelError("the model's reply broke off before its end", retryable=True)
+    return errors.ModelError("the model's reply was cut off", retryable=True)
 
 
 def _changed_record(

@@ -46,7 +46,7 @@ class Cached(model_provider.ModelWrapper):
         max_entries: int = 1_000,
     ) -> None:
         if max_entries < 1:
-            raise InvalidArgument(f"max_entries must be a whole number from 1, not {max_entries!r}")
+            raise InvalidArgument(f"max_entries must be a whole number of at least 1, got {max_entries!r}")
         super().__init__(resolve_model(model))
         self._replies = _MemoryCache(max_entries) if path is None else _FolderCache(path, max_entries)
 
@@ -100,7 +100,7 @@ class _FolderCache:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise InvalidArgument(f"the cache {self._folder} cannot be made: {error.strerror}") from None
+            raise InvalidArgument(f"the cache {self._folder} cannot be created: {error.strerror}") from None
 
     def get(self, key: str) -> Reply | None:
         file = self._folder / f"{key}.json"
@@ -125,4 +125,4 @@ class _FolderCache:
         except (OSError, UnicodeEncodeError) as error:
             with suppress(OSError):
                 scratch.unlink(missing_ok=True)
-            _log.warning("a reply is not kept in the cache %s: %s", self._folder, error)
+            _log.warning("a reply cannot be written to the cache %s: %s", self._folder, error)

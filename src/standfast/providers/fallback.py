@@ -32,7 +32,7 @@ class Fallback:
         for model in models:
             if isinstance(model, str) or not callable(getattr(model, "stream", None)):
                 raise InvalidArgument(
-                    f"a fallback is made of models, not of {type(model).__name__}",
+                    f"a fallback consists of models, got {type(model).__name__}",
                     hint='for names: resolve_model(["a:b", "c:d"]), or Agent(model=["a:b", "c:d"])',
                 )
             members += model.models if isinstance(model, Fallback) else (model,)

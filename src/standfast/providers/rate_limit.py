@@ -52,7 +52,7 @@ class RateLimit:
         for name in self.__slots__:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise InvalidArgument(f"{name} must be a whole number from 1, not {value!r}")
+                raise InvalidArgument(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 @dataclass(slots=True, eq=False)
@@ -194,5 +194,6 @@ def _checked(limit: object) -> RateLimit:
     if isinstance(limit, RateLimit):
         return limit
     raise InvalidArgument(
-        f"a limit is a RateLimit, not {type(limit).__name__}", hint="use RateLimit(requests_per_minute=60)"
+        f"a limit must be a RateLimit, got {type(limit).__name__}",
+        hint="use RateLimit(requests_per_minute=60)",
     )

@@ -30,7 +30,9 @@ def resolve_model(model: str | ModelProvider | Sequence[str | ModelProvider]) ->
     if isinstance(model, (list, tuple)):
         return Fallback(*(resolve_model(one) for one in model))
     if not callable(getattr(model, "stream", None)):
-        raise InvalidArgument(f"a model is a name or has `stream`, not {type(model).__name__}", hint=_FORM)
+        raise InvalidArgument(
+            f"a model must be a name or have a method `stream`, got {type(model).__name__}", hint=_FORM
+        )
     return cast(ModelProvider, model)
 
 
@@ -62,7 +64,7 @@ def _named(model: str) -> ModelProvider:
 def one_of(models: Sequence[str | ModelProvider]) -> str | ModelProvider:
     """Combine several models into one: a name if all of them are names."""
     if not models:
-        raise InvalidArgument("a list of models has at least one", hint=_FORM)
+        raise InvalidArgument("the list of models is empty", hint=_FORM)
     if len(models) == 1:
         return models[0]
     names = [one for one in models if isinstance(one, str)]

@@ -276,7 +276,7 @@ class ReplyRecorder:
 
     def broken_off(self) -> Reply:
         """Record a reply that was cut off."""
-        message = "the model's reply broke off before its end"
+        message = "the model's reply was cut off"
         return self._cut_off(ScriptedFailure(message=message, retryable=True))
 
     def _cut_off(self, failure: ScriptedFailure) -> Reply:

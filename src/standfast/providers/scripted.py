@@ -65,7 +65,7 @@ class ScriptedModel:
         if self._rules:
             rule = next((rule for rule in self._rules if _fits(rule, request)), None)
             if rule is None:
-                raise _unexpected(request, "no rule of the script fits")
+                raise _unexpected(request, "no rule of the script matches")
             if rule.text is not None and "{" in rule.text:
                 last = request.messages[-1] if request.messages else None
                 value = _words_of(last) if isinstance(last, ToolMessage) else ""
@@ -140,7 +140,7 @@ def _check(expect: Expectation, request: ModelRequest) -> None:
     elif expect.tools is not None and set(expect.tools) != (offered := {t.name for t in request.tools}):
         problem = f"the tools should be {sorted(expect.tools)}, not {sorted(offered)}"
     elif expect.request is not None and expect.request != request_digest(request):
-        problem = "it does not ask what was asked when this was recorded"
+        problem = "the request differs from the recorded one"
     if problem is not None:
         raise _unexpected(request, problem)
 

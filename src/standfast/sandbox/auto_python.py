@@ -55,8 +55,8 @@ _MISSING: Final = (
 )
 """Patterns of messages that name something missing, each with the names of that kind that CPython has."""
 _DOUBTFUL: Final = frozenset({"AttributeError", "NotImplementedError", "TypeError", Code.MEMORY_EXCEEDED})
-"""Errors of unclear cause: the code itself, a method that Monty lacks, or the memory of a list that Monty
-builds where CPython iterates. The session moves unless CPython ends with the same error."""
+"""Errors that may be caused by the code itself, by a method that Monty lacks, or by a list that Monty builds
+where CPython iterates. The session moves unless the cell ends with the same error on CPython."""
 
 
 class _OnMonty(msgspec.Struct, frozen=True, tag="monty"):
@@ -146,10 +146,10 @@ class AutoPython:
             )
         )
         ended = making.start()
-        making.close()  # a waiting cell would keep its worker
+        making.close()  # a cell that waits would keep its worker
         if not isinstance(ended, CellEnd) or ended.error is not None:
             problem = ended.error if isinstance(ended, CellEnd) else None
-            raise _CannotMove(problem.message if problem else "making its variables did not end")
+            raise _CannotMove(problem.message if problem else "recreating its variables did not end")
         lost = ended.result if isinstance(ended.result, list) else []
         return _OnCPython(ended.state or b""), [*source.lost, *map(str, lost)]
 
@@ -206,7 +206,7 @@ class AutoRun:
             return found
 
         def report(end: CellEnd) -> None:
-            """Report *end* early, unless it may still make the session move, or undo its move."""
+            """Report *end* early, unless the session may still move because of it, or a move be undone."""
             if through is not None and (end.error is None or self._called or self._began_on_cpython):
                 through(msgspec.structs.replace(end, notes=(*self._notes, *end.notes)))
 
@@ -220,7 +220,7 @@ class AutoRun:
         return self._engine.engine_of(self._place).open(request)
 
     def _checked(self, step: CellStep) -> CellStep:
-        """Return *step*; if it is an end that a gap in Monty may have caused, move the session."""
+        """Return *step*, but move the session if a feature missing in Monty may have caused an end."""
         if not isinstance(step, CellEnd):
             return step
         if self._called or isinstance(self._place, _OnCPython) or step.error is None:
@@ -230,7 +230,7 @@ class AutoRun:
         return self._ended(step)
 
     def _move(self, before: _OnMonty, refused: CellEnd, error: ErrorObject) -> CellStep:
-        """Run the cell in CPython; if the move fails, or the run ends with the same error, end like Monty."""
+        """Run the cell in CPython; return *refused*, Monty's end, if that fails, or the error is the same."""
         try:
             self._place, lost = self._engine.moved(before, self._request)
         except StandfastError as problem:
@@ -238,7 +238,7 @@ class AutoRun:
             return self._ended(msgspec.structs.replace(refused, notes=(*refused.notes, note)))
         note = f"from this cell on, the session runs on CPython, because of: {error.message}"
         if lost:
-            note += f"; these variables could not be taken along: {', '.join(sorted(lost))}"
+            note += f"; these variables could not be moved: {', '.join(sorted(lost))}"
         self._notes = (note,)
         self._run = self._open()
         if self._stopped is not None:
@@ -281,5 +281,5 @@ def _place_of(state: bytes) -> _Place:
     try:
         place: _Place = _places.decode(state)
     except msgspec.ValidationError:
-        return _OnMonty(state, {})  # Monty's own state, or one that Monty will refuse
+        return _OnMonty(state, {})  # a state of the engine `monty`, or one that Monty will reject
     return place

@@ -3,16 +3,17 @@
 Theory of operation
 -------------------
 The engine's stepper (`ports.cell_stepper`) runs the code from call to call. The cell pauses when the code
-cannot continue: it stands at a call, or all of its tasks wait. A pause reports the calls made since the last
-one::
+cannot continue: it is blocked at a call (it *stands* there), or all of its tasks wait. A pause reports the
+calls made since the previous one::
 
     start ─ step ─ stands at f() ──────── answer ─ step ─ waits for g(), h() ─ answer ─ step ─ … ─ end
                    CellPause(f)                           CellPause(g, h)
 
-A cell that waits lends its worker: if another session needs it, the cell is put aside and brought back with
-the next answer. A suspended cell is one that was put aside, as bytes. A stepper that cannot be loaded in the
-middle of the code is *replayed* instead: the code runs again, each call is compared with the recorded one,
-and the recorded answers are given again. The output of the replay replaces the output of the first run.
+A cell that waits lends its worker: if another session needs the worker, the cell is put aside and loaded
+again with the next answer. A suspended cell is a cell that was put aside, as bytes. If an engine cannot load
+code in the middle of its execution, the cell is *replayed* instead: the code runs again, each call is
+compared with the recorded one, and gets the recorded answer. The output of the replay replaces that of the
+first run.
 
 Rules
 -----
@@ -65,11 +66,11 @@ from standfast.sandbox.paused_cell import MadeCall, PausedCell, decode_answer, d
 from standfast.sandbox.workers import Watchdog, WorkerSlots
 
 MAX_ARGUMENT_BYTES: Final = 32 << 20
-"""Limit on the arguments of all calls of one pause together: decoded, they take many times as much memory."""
+"""The limit for the arguments of all calls of one pause together: decoded, they take far more memory."""
 MAX_ARGUMENT_VALUES: Final = 1_000_000
 NOTHING_PRINTED: Final = CellOutput("", "", False)
 FLOOD_FACTOR: Final = 16
-"""A run that prints more than this many times the limit is ended."""
+"""A run that prints more than the limit times this factor is ended."""
 
 Answered = tuple[int, CallAnswer]
 
@@ -183,7 +184,7 @@ class SteppedCells(ABC):
         """End every cell, and then every process."""
         for cell in list(self.live):
             cell.stop(run_errors.cancelled_error())
-            cell.hand_back()  # frees the worker of a cell that waits
+            cell.hand_back()  # also frees the workers of waiting cells
         self.watchdog.close()
         if self.slots is not None:
             self.slots.close()
@@ -235,7 +236,7 @@ class SteppedCell:
     # ── `CellRun` ────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> CellStep:
-        """Run from the beginning, or wait where the cell was suspended."""
+        """Run the code from the beginning, or continue to wait where the cell was suspended."""
         with self._using:
             self._engine.live.add(self)
             if not self._was_paused:
@@ -272,7 +273,7 @@ class SteppedCell:
         return self.output.so_far()
 
     def suspend(self) -> bytes:
-        """Return the cell as bytes, and free its worker."""
+        """Suspend the cell: return it as bytes, and free its worker."""
         with self._using:
             if self._result is not None:
                 raise InvalidArgument("a cell that has ended cannot be suspended")
@@ -300,7 +301,8 @@ class SteppedCell:
 
     def hand_back(self) -> None:
         """Free the worker for another session while the cell waits; do nothing while it computes."""
-        # A cell that could not be loaded again ends: in its worker, it could block the call it waits for.
+        # A cell that cannot be put aside ends: keeping its worker could block the very call that it waits
+        # for.
         if not self._using.acquire(blocking=False):
             return
         try:
@@ -316,7 +318,7 @@ class SteppedCell:
     # ── `StepperHost` ────────────────────────────────────────────────────────────────────────────
 
     def load(self, name: str) -> Any:
-        """Load an outside value. A replay that reads one which its cell did not read before has diverged."""
+        """Load an outside value; raise `Diverged` if a replay reads one that its first run did not read."""
         if self._record.replaying:
             raise Diverged(f"it reads {name}, which it did not read before")
         if self.request.load is None:
@@ -334,7 +336,7 @@ class SteppedCell:
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
 
     def _run(self, first: Callable[[], Step | None]) -> CellStep:
-        """Take the *first* step and those after it; a failure ends the cell."""
+        """Take the *first* step and those that follow it; a failure ends the cell."""
         self._computing = True
         try:
             return self._advance(first())
@@ -362,7 +364,7 @@ class SteppedCell:
         return CellPause(calls)
 
     def _called(self, made: EngineCall) -> Step | None:
-        """Answer a call immediately, or give it a number; return None if the code stands at it."""
+        """Answer a call immediately, or give it a number; return None if the code is blocked at it."""
         stepper, record = self._stepper, self._record
         call = CellCall(
             number=self._made + 1,
@@ -413,7 +415,7 @@ class SteppedCell:
         return None
 
     def _answered(self, number: int, answer: CallAnswer) -> Step | None:
-        """Give the code an answer, after bringing a cell that was put aside back into a worker."""
+        """Give the code an answer, after loading a cell that was put aside into a worker."""
         if self.stopped is not None:
             raise CellStopped
         if self._stepper.replayed:
@@ -439,7 +441,7 @@ class SteppedCell:
         self._ready.append((self._calls.pop(number), answer))
 
     def _replay(self) -> None:
-        """Run the code again, up to where the cell waits."""
+        """Run the code again, up to the point where the cell waits."""
         record, at, waiting = self._record, self._at, set(self._calls)
         self.output.forget()
         self.now_ms, self._at, self._made = self._began_ms, None, 0
@@ -552,7 +554,7 @@ class SteppedCell:
         self._engine.watchdog.forget(self)
         self._engine.live.discard(self)
         self._stepper.release(warm=warm)
-        # Both refer to the cell: without these cycles it is freed with its turn, not by the collector.
+        # Both refer to the cell. Break the cycles, so that it is freed without the garbage collector.
         self.output.on_flood = None
         del self._stepper
 

@@ -26,7 +26,7 @@ def too_slow(timeout_ms: int) -> TypeCheckFailed:
 
 def unknown_function(name: str, functions: CellFunctions, span: Span | None = None) -> ErrorObject:
     message = f"{name}() is neither defined nor a capability"
-    hint = functions.suggest(name) or "list_tools() names what can be called"
+    hint = functions.suggest(name) or "list_tools() lists what can be called"
     return ErrorObject(code=Code.UNKNOWN_TOOL, message=message, hint=hint, span=span)
 
 
@@ -59,7 +59,7 @@ def memory_error(limits: SessionLimits, span: Span | None = None) -> ErrorObject
 
 
 def calls_error(limits: SessionLimits) -> ErrorObject:
-    message = f"the run made {limits.max_external_calls} external calls and wanted another"
+    message = f"the run made {limits.max_external_calls} external calls and tried to make another"
     hint = "raise max_external_calls, or do less per run"
     return ErrorObject(code=Code.EXTERNAL_CALLS_EXCEEDED, message=message, hint=hint)
 
@@ -85,8 +85,8 @@ def died_error(status: int | None = None) -> ErrorObject:
 
 
 def diverged_error(what: str) -> ErrorObject:
-    message = f"the code did not do the same again when it was resumed: {what}"
-    hint = "order that depends on object addresses, threads or the machine cannot be repeated"
+    message = f"the code behaved differently when it was replayed: {what}"
+    hint = "the code must not depend on object addresses, threads or the machine"
     return ErrorObject(code=Code.INTERRUPTED, message=message, hint=hint)
 
 
@@ -119,6 +119,6 @@ def not_serializable(type_name: str) -> ErrorObject:
 
 
 def under_way_error(name: str) -> ErrorObject:
-    message = f"{name}() was under way when the run was stopped"
-    hint = "whether it took effect is unknown; look before calling again"
+    message = f"{name}() was running when the run was stopped"
+    hint = "whether it took effect is unknown; check before you call it again"
     return ErrorObject(code=Code.INTERRUPTED, message=message, hint=hint)

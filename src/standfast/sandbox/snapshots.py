@@ -50,7 +50,7 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     engine_version: str
     capabilities: dict[str, str]
     host: dict[str, Json] = msgspec.field(default_factory=dict)
-    """The tools of the process that wrote the snapshot, described so that another can be set up alike."""
+    """A description of the tools of the process that wrote the snapshot, for creating them elsewhere."""
     paused: bool = False
 
 
@@ -78,8 +78,8 @@ class SnapshotCodec:
         if len(data) > MAX_SNAPSHOT_BYTES:
             raise SnapshotRefused(
                 Code.SNAPSHOT_CORRUPT,
-                f"the session needs {len(data)} bytes, a snapshot holds at most {MAX_SNAPSHOT_BYTES}",
-                hint="drop large variables from the session first",
+                f"the session has {len(data)} bytes, a snapshot may have at most {MAX_SNAPSHOT_BYTES}",
+                hint="delete large variables from the session first",
             )
         return _HEAD.pack(_MAGIC, SNAPSHOT_VERSION, self._sign(data), len(body)) + body + state
 
@@ -94,7 +94,7 @@ class SnapshotCodec:
         if magic not in (_MAGIC, FORMER_SNAPSHOT_MAGIC) or not hmac.compare_digest(
             signature, self._sign(blank)
         ):
-            raise _corrupt("its signature does not hold: it was changed, cut, or made with another key")
+            raise _corrupt("its signature does not match: it was changed, cut, or signed with another key")
         if version not in (_FORMER_VERSION, SNAPSHOT_VERSION):
             raise SnapshotRefused(
                 Code.SNAPSHOT_VERSION_MISMATCH,

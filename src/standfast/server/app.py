@@ -330,7 +330,7 @@ class ServerApp:
         if not credential.allows(route.scope):
             raise forbidden(
                 f"this needs the scope {route.scope}",
-                f"make a token with `standfast tokens create --scope {route.scope}`",
+                f"create a token with `standfast tokens create --scope {route.scope}`",
             )
         if route.operator_only and credential.tenant:
             raise forbidden("this needs a credential without a tenant")

@@ -44,7 +44,7 @@ async def decide_approval(call: Call, approval_id: str, asked: Decide) -> Approv
     Whatever the route, only a credential with the scope `approve` may decide.
     """
     if not call.credential.allows(Scope.APPROVE):
-        raise forbidden("this needs the scope approve", "make a token with --scope approve")
+        raise forbidden("this needs the scope approve", "create a token with --scope approve")
     _, head = await _find(call, approval_id)
     by = call.credential.identity
     call.server.require_serving()

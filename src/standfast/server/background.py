@@ -87,7 +87,9 @@ def _owned_name(call: Call, given: str) -> str:
     """Return the stored form of a trigger's or source's name."""
     stored = owned_id(call.tenant, given)
     if not owns_id(call.tenant, stored):
-        raise InvalidArgument(f"{given[:80]!r} begins like the name of a tenant", hint="choose another name")
+        raise InvalidArgument(
+            f"{given[:80]!r} begins with the prefix of a tenant", hint="choose another name"
+        )
     return stored
 
 

@@ -267,7 +267,9 @@ def _decode(body: bytes) -> TokenRecord:
 
 def _checked_name(name: str) -> str:
     if len(name) > 100 or not name.isprintable():
-        raise InvalidArgument(f"the name of a token has up to 100 printable characters, got {name[:80]!r}")
+        raise InvalidArgument(
+            f"the name of a token must have at most 100 printable characters, got {name[:80]!r}"
+        )
     return name.strip()
 
 

@@ -41,7 +41,7 @@ class CredentialCaller(McpCaller):
         if not self.may(scope):
             raise forbidden(
                 f"this needs the scope {scope}",
-                f"make a token with `standfast tokens create --scope {scope}`",
+                f"create a token with `standfast tokens create --scope {scope}`",
             )
         if scope == Scope.RUN:
             self._call.server.require_serving()

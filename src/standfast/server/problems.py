@@ -22,7 +22,7 @@ def unauthenticated(message: str) -> RequestRefused:
         401,
         Code.UNAUTHENTICATED,
         message,
-        hint="send `Authorization: Bearer TOKEN`; `standfast tokens create` makes a token",
+        hint="send `Authorization: Bearer TOKEN`; `standfast tokens create` creates a token",
         headers={"www-authenticate": "Bearer"},
     )
 

@@ -220,4 +220,6 @@ def require_server_extra() -> None:
         import httptools  # noqa: F401
         import starlette  # noqa: F401
     except ImportError:
-        raise NotConfigured("serving needs more packages", hint="pip install 'standfast[server]'") from None
+        raise NotConfigured(
+            "serving needs packages that are not installed", hint="pip install 'standfast[server]'"
+        ) from None

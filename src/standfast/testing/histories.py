@@ -128,10 +128,10 @@ def load(path: Path) -> History:
         if version > FORMAT:
             raise SchemaTooNew(f"{path.name} has format {version}, this version reads {FORMAT}")
         if version < FORMAT:
-            raise InvalidArgument(f"{path.name} has format {version}, which there never was")
+            raise InvalidArgument(f"{path.name} has format {version}, which does not exist")
         return msgspec.json.decode(data, type=History)
     except msgspec.DecodeError as error:
-        raise InvalidArgument(f"{path.name} is no history: {error}") from None
+        raise InvalidArgument(f"{path.name} is not a history: {error}") from None
 
 
 class _Version(msgspec.Struct):
@@ -168,9 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m standfast.testing.histories", description="golden histories"
     )
     actions = parser.add_subparsers(dest="action", required=True)
-    check = actions.add_parser("check", help="replay histories and tell every difference")
+    check = actions.add_parser("check", help="replay histories and report every difference")
     write = actions.add_parser("write", help="complete drafts: files that have `name` and `inputs`")
-    write.add_argument("--replace", action="store_true", help="take over what changed in a recorded history")
+    write.add_argument("--replace", action="store_true", help="update recorded histories that have changed")
     for action in (check, write):
         action.add_argument("files", nargs="+", type=Path)
     options = parser.parse_args(arguments)

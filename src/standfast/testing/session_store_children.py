@@ -76,7 +76,9 @@ class ChildContract(StoreContract):
         assert await store.children("c4") == []
         assert await store.children("missing") == []
 
-    async def test_a_child_is_listed_where_it_stands_until_it_goes(self, store: SessionStore) -> None:
+    async def test_a_child_is_listed_with_its_current_head_until_it_is_deleted(
+        self, store: SessionStore
+    ) -> None:
         """Ours: the list has current heads."""
         await store.open_session(a_child("c1"))
         await store.open_session(a_child("c2"))
@@ -127,7 +129,9 @@ class ChildContract(StoreContract):
         await store.begin(new_turn("t4", "s2", consumes="i_s2"), claimant())
         assert await store.with_queued() == []
 
-    async def test_what_a_stopped_turn_did_not_hear_wakes_the_session(self, store: SessionStore) -> None:
+    async def test_input_that_a_stopped_turn_did_not_receive_wakes_the_session(
+        self, store: SessionStore
+    ) -> None:
         """Ours: an input that misses the last checkpoint becomes the next turn."""
         begun = await begin(store)
         await store.put_input(an_input("i1", "inject"))
@@ -150,7 +154,7 @@ def a_line(source: str, tokens: int) -> UsageEntry:
 class CreationContract(StoreContract, sessions=("s1",)):
     """Sessions that are created with their initial contents in one transaction."""
 
-    async def test_a_session_is_made_with_all_that_it_begins_with(self, store: SessionStore) -> None:
+    async def test_a_session_is_created_with_all_its_initial_contents(self, store: SessionStore) -> None:
         """Ours: history, state, blobs and first input appear together."""
         blob, first = a_blob(), an_input("first", "first", session_id="made")
         new = a_new_session(
@@ -167,7 +171,9 @@ class CreationContract(StoreContract, sessions=("s1",)):
         assert await store.inputs("made") == [first]
         assert [child.session_id for child in await store.children("s1")] == ["made"]
 
-    async def test_a_session_made_again_is_the_same_if_its_charter_is(self, store: SessionStore) -> None:
+    async def test_creating_a_session_again_returns_it_if_the_charter_is_the_same(
+        self, store: SessionStore
+    ) -> None:
         """Ours: later changes are kept; another charter is another session."""
         new = a_new_session(entries=(said("hello"),), first=an_input("first", "first", session_id="made"))
         await store.make_session(new)
@@ -179,13 +185,13 @@ class CreationContract(StoreContract, sessions=("s1",)):
         for again in (a_new_session(charter=other), a_new_session("s1")):
             await refuses(store.make_session(again), SessionExists)
 
-    async def test_of_many_who_make_a_session_one_does(self, store: SessionStore) -> None:
+    async def test_of_many_concurrent_creators_of_a_session_one_succeeds(self, store: SessionStore) -> None:
         """Ours: all callers get the same session."""
         made = await asyncio.gather(*(store.make_session(a_new_session()) for _ in range(10)))
         assert len({head.created_at for head in made}) == 1
         assert len(await store.children("s1")) == 1
 
-    async def test_a_session_is_made_over_the_history_of_another(self, store: SessionStore) -> None:
+    async def test_a_session_is_created_over_the_history_of_another(self, store: SessionStore) -> None:
         """Ours: up to a node, with the state at that node or one derived from it."""
         first = await take_turn(store, "t1", state=a_state(b"first"))
         await take_turn(store, "t2", state=a_state(b"second"))
@@ -207,7 +213,7 @@ class CreationContract(StoreContract, sessions=("s1",)):
         await store.delete_session("s1")
         assert messages_of(await store.frame(there(at)))
 
-    async def test_a_session_that_cannot_be_made_is_not_there(self, store: SessionStore) -> None:
+    async def test_a_session_that_cannot_be_created_does_not_exist(self, store: SessionStore) -> None:
         """Ours: a wrong source, a wrong node, a state that cannot be created."""
         await take_turn(store, "t1")
 
@@ -225,7 +231,7 @@ class CreationContract(StoreContract, sessions=("s1",)):
 
     # Outside of turns
 
-    async def test_what_is_used_outside_of_turns_is_in_the_ledger(self, store: SessionStore) -> None:
+    async def test_usage_outside_of_turns_is_in_the_ledger(self, store: SessionStore) -> None:
         """Ours: the leaf and the revision are unchanged; the count of calls increases."""
         before = await take_turn(store, "t1")
         await store.add_usage("s1", (a_line("a", 2), a_line("b", 3)), 2, NOW + 5)
@@ -277,7 +283,7 @@ class SnapshotContract(StoreContract):
         assert await store.delete_session("s1")
         assert await store.snapshot("snap_1") == b"variables"
 
-    async def test_old_snapshots_go_by_age_and_by_session(self, store: SessionStore) -> None:
+    async def test_old_snapshots_are_pruned_by_age_and_by_session(self, store: SessionStore) -> None:
         """Ours: retention covers snapshots; other sessions keep theirs."""
         await store.put_snapshot("snap_old", "s1", b"old", NOW)
         await store.put_snapshot("snap_new", "s1", b"new", NOW + 100)

@@ -219,7 +219,7 @@ class HistoryContract(StoreContract):
         assert (await store.rewind("s1", "t2.0", NOW)).frame == "initial"
         assert (await store.rewind("s1", "t2.2", NOW)).frame == "f2"
 
-    async def test_what_is_known_of_a_frame_is_not_read_again(self, store: SessionStore) -> None:
+    async def test_the_known_part_of_a_frame_is_not_read_again(self, store: SessionStore) -> None:
         """Ours: a turn does not load the whole history."""
         await take_turns(store, "t1", "t2", "t3", "t4")
         assert [it.segment_id for it in await store.frame("t4.1", known="t2.1")] == ["t3", "t4"]
@@ -290,7 +290,7 @@ class HistoryContract(StoreContract):
         await take_turn(store, "t2", "s2")
         assert (await store.fork("s2", "s3", "t1.0", NOW)).leaf == "t1.0"
 
-    async def test_what_cannot_be_forked_says_why(self, store: SessionStore) -> None:
+    async def test_an_impossible_fork_raises_an_error_that_says_why(self, store: SessionStore) -> None:
         """Ours: each error names the problem."""
         await take_turn(store, "t1")
         await take_turn(store, "t2", "s2")

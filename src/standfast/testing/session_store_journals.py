@@ -77,7 +77,7 @@ class JournalContract(StoreContract):
         assert [await store.turn_journal(f"t{n}") is not None for n in range(3)] == [False, False, True]
         assert there(await store.turn("t0")).state is TurnState.ENDED
 
-    async def test_a_journal_goes_with_its_turn(self, store: SessionStore) -> None:
+    async def test_a_journal_is_deleted_with_its_turn(self, store: SessionStore) -> None:
         """Ours: a deleted session, and a turn whose record was pruned, leave nothing behind."""
         await keep_turn(store, "t1")
         await keep_turn(store, "t2", session_id="s2")

@@ -50,7 +50,7 @@ class PruneContract(StoreContract):
 
     # By age
 
-    async def test_idle_sessions_go_when_they_are_old(self, store: SessionStore) -> None:
+    async def test_old_idle_sessions_are_pruned(self, store: SessionStore) -> None:
         """Ours: retention by age; the last use counts, not the first."""
         await take_turn(store, "t1", "old", now_ms=NOW + 99)
         await take_turn(store, "t2", "new", now_ms=NOW + 100)
@@ -62,7 +62,7 @@ class PruneContract(StoreContract):
         assert await store.turn("t1") is None
         assert await store.turn("t2") is not None
 
-    async def test_a_session_with_something_to_do_never_goes_by_age(self, store: SessionStore) -> None:
+    async def test_a_session_with_something_to_do_is_never_pruned_by_age(self, store: SessionStore) -> None:
         """Ours: an approval may wait for weeks."""
         await ask(store, "a1")
         await begin(store, "t2", "s2", claimant("dead"))
@@ -76,7 +76,7 @@ class PruneContract(StoreContract):
         await store.take_over("t2", claimant())
         assert len(await store.inputs("s3")) == 1
 
-    async def test_old_records_go_and_the_conversation_stays(self, store: SessionStore) -> None:
+    async def test_old_records_are_pruned_and_the_conversation_stays(self, store: SessionStore) -> None:
         """Ours: ended turns and decided approvals are an audit trail with limited retention."""
         await ask(store, "a1")
         await store.decide("a1", Decision(approved=True), now_ms=NOW, edited_digest=None)
@@ -98,7 +98,9 @@ class PruneContract(StoreContract):
         assert [head.session_id for head in await store.heads()] == ["s2"]
         assert await store.turn("t2") is not None
 
-    async def test_a_fork_keeps_what_it_shares_with_a_session_that_goes(self, store: SessionStore) -> None:
+    async def test_a_fork_keeps_the_history_it_shares_with_a_deleted_session(
+        self, store: SessionStore
+    ) -> None:
         """Ours: shared segments are never deleted while a session needs them."""
         await take_turns(store, "t1", "t2")
         await store.fork("s1", "s2", "t1.1", NOW + 100)
@@ -108,7 +110,7 @@ class PruneContract(StoreContract):
 
     # By frame
 
-    async def test_what_lies_before_the_current_frame_goes(self, store: SessionStore) -> None:
+    async def test_history_before_the_current_frame_is_pruned(self, store: SessionStore) -> None:
         """Ours: retention by frame; the session continues as before."""
         await take_turn(store, "t1")
         await take_turn(store, "t2", entries=(said("long"), replied("yes"), opened("f2")))
@@ -147,7 +149,7 @@ class PruneContract(StoreContract):
 
     # By branch
 
-    async def test_what_is_on_no_active_path_goes(self, store: SessionStore) -> None:
+    async def test_history_on_no_active_path_is_pruned(self, store: SessionStore) -> None:
         """Ours: retention by branch."""
         await take_turns(store, "t1", "t2", "t3")
         await store.rewind("s1", "t1.1", NOW)

@@ -70,7 +70,7 @@ class StateContract(StoreContract):
         assert (await take_turn(store)).state is None
         assert await store.state("nothing") is None
 
-    async def test_a_commit_takes_the_state_along(self, store: SessionStore) -> None:
+    async def test_a_commit_stores_the_state(self, store: SessionStore) -> None:
         """Ours: journal rule 5; a commit without a state keeps the session's."""
         first = await take_turn(store, "t1", state=a_state("one"))
         assert await text_of(store, first) == "one"
@@ -118,7 +118,9 @@ class StateContract(StoreContract):
         assert await state_of(store) is None
         assert await store.blob(blob.digest) is None
 
-    async def test_what_a_turn_enqueues_comes_in_its_order_or_not_at_all(self, store: SessionStore) -> None:
+    async def test_inputs_that_a_turn_enqueues_arrive_in_order_or_not_at_all(
+        self, store: SessionStore
+    ) -> None:
         """Ours: a plugin may start several turns; an input that conflicts with a stored one is an error."""
         begun = await begin(store)
         await store.put_input(an_input("i0"))
@@ -182,7 +184,7 @@ class StateContract(StoreContract):
         assert after.state == before.state
         assert await text_of(store, await store.rewind("s1", "n1.0", NOW)) == "one"
 
-    async def test_rewinding_brings_back_the_state_that_held_there(self, store: SessionStore) -> None:
+    async def test_rewinding_restores_the_state_at_the_node(self, store: SessionStore) -> None:
         """Ours: a plugin must not remember events of another branch."""
         await take_turn(store, "t1", state=a_state("one"))
         await take_turn(store, "t2")
@@ -190,7 +192,7 @@ class StateContract(StoreContract):
         held = {"t1.0": None, "t1.1": "one", "t2.0": "one", "t2.1": "one", "t3.0": "one", "t3.1": "three"}
         await check_rewinds(store, held)
 
-    async def test_a_state_between_turns_belongs_to_the_leaf_of_then(self, store: SessionStore) -> None:
+    async def test_a_state_between_turns_belongs_to_the_leaf_at_that_time(self, store: SessionStore) -> None:
         """Ours: the newest state at a leaf wins; a state before the first node holds from the root on."""
         await store.open_session(a_head())
         await change(store, "root")
@@ -214,7 +216,7 @@ class StateContract(StoreContract):
         held |= {"t2.0": "one", "t2.1": "two"}
         await check_rewinds(store, held)
 
-    async def test_a_node_that_is_not_there_changes_nothing(self, store: SessionStore) -> None:
+    async def test_a_node_that_does_not_exist_changes_nothing(self, store: SessionStore) -> None:
         """Ours: a rejected request changes nothing."""
         before = await take_turn(store, "t1", state=a_state("one"))
         await refuses(store.rewind("s1", "t1.7", NOW), NodeNotFound)
@@ -244,7 +246,7 @@ class StateContract(StoreContract):
         await take_turn(store, "t1", "s2")
         assert await text_of(store, await store.rewind("s2", "t1.0", NOW)) == "root"
 
-    async def test_what_a_session_writes_after_a_fork_is_its_own(self, store: SessionStore) -> None:
+    async def test_writes_after_a_fork_do_not_affect_the_other_session(self, store: SessionStore) -> None:
         """Ours: two sessions at one node do not change each other's plugins."""
         await take_turn(store, "t1", state=a_state("one"))
         await change(store, "shared")
@@ -309,7 +311,7 @@ class StateRetentionContract(StoreContract):
         assert await store.blob(parked.digest) is None
         assert await store.blob(saved.digest) == saved.data
 
-    async def test_blobs_of_a_save_go_with_a_session_that_is_deleted(self, store: SessionStore) -> None:
+    async def test_blobs_of_a_save_are_deleted_with_their_session(self, store: SessionStore) -> None:
         """Ours: deleting means deleting, even in the middle of a turn."""
         blob = a_blob()
         begun = await begin(store)
@@ -331,7 +333,7 @@ class StateRetentionContract(StoreContract):
         await store.delete_session("s1")
         assert (await store.prune(PruneRequest())).blobs == 2
 
-    async def test_states_go_with_their_branch(self, store: SessionStore) -> None:
+    async def test_states_are_deleted_with_their_branch(self, store: SessionStore) -> None:
         """Ours: retention by branch; the current state is always kept."""
         await take_turn(store, "t1", state=a_state("one"))
         left = await take_turn(store, "t2", state=a_state("two"))
@@ -344,7 +346,7 @@ class StateRetentionContract(StoreContract):
             assert await store.state(there(head.state)) is None
         assert await state_of(store) == "one"
 
-    async def test_states_go_with_their_frame(self, store: SessionStore) -> None:
+    async def test_states_are_deleted_with_their_frame(self, store: SessionStore) -> None:
         """Ours: retention by frame; the remaining nodes find their state."""
         blob = a_blob()
         await take_turn(store, "t0", state=a_state("zero", blob))
@@ -366,7 +368,7 @@ class StateRetentionContract(StoreContract):
         await store.commit(taken.lease, a_commit("t3"))
         assert await text_of(store, await store.rewind("s1", "t2.0", NOW)) == "one"
 
-    async def test_states_that_were_replaced_at_their_leaf_go(self, store: SessionStore) -> None:
+    async def test_states_that_were_replaced_at_their_leaf_are_deleted(self, store: SessionStore) -> None:
         """Ours: a tool toggled often leaves nothing behind; a fork's state is kept."""
         await take_turn(store, "t1", state=a_state("one"))
         await change(store, "shared")
@@ -378,7 +380,7 @@ class StateRetentionContract(StoreContract):
         await take_turn(store, "t2", "s2")
         assert await text_of(store, await store.rewind("s2", "t1.1", NOW)) == "shared"
 
-    async def test_a_deleted_session_takes_its_states_along(self, store: SessionStore) -> None:
+    async def test_states_are_deleted_with_their_session(self, store: SessionStore) -> None:
         """Ours: unless another session shares them."""
         shared = await take_turn(store, "t1", state=a_state("one"))
         await store.fork("s1", "s2", None, NOW)
@@ -392,7 +394,9 @@ class StateRetentionContract(StoreContract):
         await store.delete_session("s2")
         assert await store.state(there(shared.state)) is None
 
-    async def test_a_session_of_a_used_name_has_no_part_in_old_states(self, store: SessionStore) -> None:
+    async def test_a_new_session_with_a_used_name_has_none_of_the_old_states(
+        self, store: SessionStore
+    ) -> None:
         """Ours: a name is not an identity."""
         await take_turn(store, "t1", state=a_state("one"))
         await store.fork("s1", "s2", None, NOW)

@@ -71,7 +71,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         assert await store.task("s9", "watch") is None
         assert await store.task("s1", "other") is None
 
-    async def test_a_task_is_of_a_session_that_is_there(self, store: SessionStore) -> None:
+    async def test_a_task_is_of_a_session_that_exists(self, store: SessionStore) -> None:
         """Ours: nothing is stored for a session that does not exist."""
         await refuses(store.add_task(a_task(session_id="s9")), errors.SessionNotFound, match="s9")
         assert await store.tasks() == []
@@ -91,7 +91,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
             assert await store.task("s1", state.value) == again
         assert len(await store.tasks(session_id="s1")) == len(TaskState)
 
-    async def test_of_many_that_add_one_id_at_once_one_does(self, store: SessionStore) -> None:
+    async def test_of_many_that_add_one_id_concurrently_one_does(self, store: SessionStore) -> None:
         """Ours: every method is atomic."""
         tasks = [_replace(a_task(), owner=f"w{number}") for number in range(10)]
         results = await asyncio.gather(*map(store.add_task, tasks), return_exceptions=True)
@@ -111,7 +111,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         assert ended == _replace(idle, **end)
         assert await store.task("s1", "watch") == ended
 
-    async def test_what_is_over_stays_as_it_ended(self, store: SessionStore) -> None:
+    async def test_an_ended_task_keeps_its_final_state(self, store: SessionStore) -> None:
         """Seed: a final state never changes again; a late caller gets the final record."""
         for state in ENDED:
             await store.add_task(a_task(state.value, state=state))
@@ -119,7 +119,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
                 found = await store.change_task("s1", state.value, becomes(late))
                 assert found == await store.task("s1", state.value) == a_task(state.value, state=state)
 
-    async def test_of_many_ends_at_once_one_holds(self, store: SessionStore) -> None:
+    async def test_of_many_concurrent_ends_one_holds(self, store: SessionStore) -> None:
         """Ours: completion and cancellation race, and all callers see the same winner."""
         await store.add_task(a_task())
         ends = [becomes(ENDED[number % 3], NOW + number) for number in range(9)]
@@ -221,7 +221,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         assert await store.tasks() == []
         await store.add_task(a_task())
 
-    async def test_tasks_go_with_their_session(self, store: SessionStore) -> None:
+    async def test_tasks_are_deleted_with_their_session(self, store: SessionStore) -> None:
         """Ours: a new session with the same name has nothing of the old one."""
         for session_id in ("s1", "s2"):
             await store.add_task(a_task(session_id=session_id))
@@ -292,7 +292,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         assert await store.remove_trigger("nightly") is False
         assert await store.triggers() == []
 
-    async def test_triggers_go_with_their_session(self, store: SessionStore) -> None:
+    async def test_triggers_are_deleted_with_their_session(self, store: SessionStore) -> None:
         """Ours: a deleted session is not woken, even if its name is used again."""
         for name, session_id in (("a", "s1"), ("b", "s2"), ("c", "s1")):
             await store.put_trigger(a_trigger(name, session_id))
@@ -300,7 +300,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         await store.open_session(a_head("s1"))
         assert await store.triggers() == [a_trigger("b", "s2")]
 
-    async def test_a_session_that_is_going_to_be_woken_never_goes_by_age(self, store: SessionStore) -> None:
+    async def test_a_session_that_will_be_woken_is_never_pruned_by_age(self, store: SessionStore) -> None:
         """Ours: a timer may be set for next year; a trigger without a time is pruned with an idle session."""
         await take_turn(store)
         await store.put_trigger(a_trigger("timer", next_at=NOW + 2**40))
@@ -313,7 +313,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
 
     # Occurrences
 
-    async def test_what_occurs_becomes_input_once(self, store: SessionStore) -> None:
+    async def test_an_occurrence_becomes_input_once(self, store: SessionStore) -> None:
         """Ours: an idempotency key; however often a source reports it, it is delivered once."""
         assert await store.occur(an_occurrence(), (delivery(),)) is True
         assert await store.occur(an_occurrence(), (delivery(),)) is False
@@ -337,7 +337,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         for source, key in places:
             assert await store.occur(an_occurrence(key, source), ()) is False
 
-    async def test_an_occurrence_wakes_every_session_that_is_there(self, store: SessionStore) -> None:
+    async def test_an_occurrence_wakes_every_session_that_exists(self, store: SessionStore) -> None:
         """Ours: a missing session does not keep the others from receiving it."""
         inputs = tuple(delivery(session_id=session_id) for session_id in ("s9", "s2", "s1"))
         assert await store.occur(an_occurrence(), inputs) is True
@@ -358,14 +358,16 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         assert await store.trigger("nightly") == a_trigger()
         assert await store.occur(an_occurrence(), (delivery(),), advance) is True
 
-    async def test_many_told_twice_at_once_are_delivered_once_each(self, store: SessionStore) -> None:
+    async def test_many_occurrences_reported_twice_concurrently_are_delivered_once_each(
+        self, store: SessionStore
+    ) -> None:
         """Ours: a faulty source; one delivery for each occurrence."""
         keys = [f"k{number}" for number in range(50)] * 2
         fired = await asyncio.gather(*(store.occur(an_occurrence(key), (delivery(key),)) for key in keys))
         assert sum(fired) == 50
         assert len(await store.inputs("s1")) == 50
 
-    async def test_what_occurred_is_forgotten_by_age_and_by_nothing_else(self, store: SessionStore) -> None:
+    async def test_occurrences_are_deleted_by_age_only(self, store: SessionStore) -> None:
         """Ours: a repeated event is recognized for as long as records are kept."""
         await store.put_trigger(a_trigger())
         for key, at_ms in (("old", NOW + 99), ("new", NOW + 100)):
@@ -382,7 +384,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
 
     # Moving on
 
-    async def test_a_trigger_moves_on_with_its_occurrence(self, store: SessionStore) -> None:
+    async def test_a_trigger_advances_with_its_occurrence(self, store: SessionStore) -> None:
         """Ours: a crash in between leaves both or neither, and a second process does no harm."""
         await store.put_trigger(a_trigger())
         later = a_trigger(next_at=NOW + 10)
@@ -391,7 +393,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         assert await store.occur(an_occurrence("1"), (delivery("1"),), later) is False
         assert await store.trigger("nightly") == later
 
-    async def test_a_trigger_moves_on_though_its_occurrence_is_known(self, store: SessionStore) -> None:
+    async def test_a_trigger_advances_even_if_its_occurrence_is_known(self, store: SessionStore) -> None:
         """Ours: otherwise it would be due forever."""
         await store.put_trigger(a_trigger())
         await store.occur(an_occurrence(), ())

@@ -75,7 +75,7 @@ class TurnContract(StoreContract):
             await refuses(store.begin(new_turn("t2"), claimant(owner)), errors.SessionBusy, match="w1")
         assert await store.turn("t2") is None
 
-    async def test_of_many_that_begin_at_once_one_succeeds(self, store: SessionStore) -> None:
+    async def test_of_many_that_begin_concurrently_one_succeeds(self, store: SessionStore) -> None:
         """Ours: one writer per session."""
         await store.open_session(a_head())
         tries = (store.begin(new_turn(f"t{n}"), claimant(f"w{n}")) for n in range(8))
@@ -137,7 +137,7 @@ class TurnContract(StoreContract):
             begun = await store.begin(new_turn(f"t_{session_id}", session_id, key="k"), claimant())
             assert isinstance(begun, Begun)
 
-    async def test_of_many_that_repeat_one_key_at_once_one_begins(self, store: SessionStore) -> None:
+    async def test_of_many_that_repeat_one_key_concurrently_one_begins(self, store: SessionStore) -> None:
         """Ours: a client that retries too early gets the same turn."""
         await store.open_session(a_head())
         tries = (store.begin(new_turn(f"t{n}", key="k"), claimant()) for n in range(6))
@@ -279,7 +279,7 @@ class LeaseContract(StoreContract):
         for turn_id in ("t1", "t9"):
             await refuses(store.take_over(turn_id, claimant()), errors.TurnNotFound)
 
-    async def test_of_many_that_take_over_at_once_one_succeeds(self, store: SessionStore) -> None:
+    async def test_of_many_that_take_over_concurrently_one_succeeds(self, store: SessionStore) -> None:
         """Ours: every process recovers turns on startup."""
         await begin(store, claimed_by=claimant("dead"))
         tries = (store.take_over("t1", claimant(f"w{n}")) for n in range(6))

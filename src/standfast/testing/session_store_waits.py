@@ -272,7 +272,7 @@ class WaitContract(StoreContract):
         for token in ("cpl_t9.x", "cpl_t1", "t1.x", "", "cpl_.x", "cpl_t1."):
             await refuses(store.complete(token, Completed(), NOW), errors.TokenNotFound)
 
-    async def test_of_many_that_complete_at_once_one_succeeds(self, store: SessionStore) -> None:
+    async def test_of_many_that_complete_concurrently_one_succeeds(self, store: SessionStore) -> None:
         """Ours: a wait ends once."""
         await park(store, a_wait(TOKEN, "completion"))
         results = await asyncio.gather(

@@ -44,7 +44,7 @@ class JsonlTrace:
         secrets: Sequence[str] = (),
     ) -> None:
         if max_bytes is not None and max_bytes < 1:
-            raise InvalidArgument(f"max_bytes must be at least 1, not {max_bytes}")
+            raise InvalidArgument(f"max_bytes must be at least 1, got {max_bytes}")
         self.path = Path(path)
         self.contents = contents
         self._max_bytes = max_bytes

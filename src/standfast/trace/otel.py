@@ -70,7 +70,9 @@ class OtelTrace:
             ) from None
         tracer = provider.get_tracer(_SCOPE)
         if not isinstance(tracer, Tracer):
-            raise NotConfigured("this tracer provider makes no spans", hint="is OTEL_SDK_DISABLED set?")
+            raise NotConfigured(
+                "this tracer provider creates no spans", hint="check whether OTEL_SDK_DISABLED is set"
+            )
         self._tracer = tracer
 
         from standfast.trace.otel_ids import ids_of

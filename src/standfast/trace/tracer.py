@@ -56,7 +56,7 @@ class Tracer:
             try:
                 take(record if contents else bare)
             except Exception:
-                log.exception("a trace sink failed to take a record")
+                log.exception("a trace sink raised an exception")
 
     def event(self, session_id: str, turn_id: str, plugin_id: str, name: str, body: Json) -> None:
         """Record an event now, in the current hook or call, or else in the turn."""
@@ -117,7 +117,7 @@ class Tracer:
 
 
 class _HookSpan:
-    """The span of one hook run; what the hook does is below it."""
+    """The span of one run of a hook, and the parent of the spans of everything the hook does."""
 
     __slots__ = ("_at", "_began", "_kind", "_plugin_id", "_span_id", "_started_ms", "_token", "_tracer")
 

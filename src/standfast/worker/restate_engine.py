@@ -385,7 +385,7 @@ def _terminal_errors() -> Iterator[None]:
         status = 404 if seen.code in _NOT_FOUND else 409 if seen.code.endswith("CONFLICT") else 400
         raise TerminalError(f"{seen.code}: {error}", status_code=status) from error
     except Exception as error:
-        log.exception("a step failed, and is not retried")
+        log.exception("a step failed with an error that a retry cannot fix")
         raise TerminalError(f"{type(error).__name__}: {error}", status_code=500) from error
 
 

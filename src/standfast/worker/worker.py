@@ -109,7 +109,9 @@ class Worker:
                     return
                 started()
                 await self._stopping.wait()
-                log.info("worker drains: %s turns run, for up to %s s", slots.running, settings.grace_s)
+                log.info(
+                    "worker drains: %s turns are running, waiting up to %s s", slots.running, settings.grace_s
+                )
                 await _first_of(slots.drain(settings.grace_s), self._at_once.wait())
         log.info("worker has stopped")
 

@@ -128,7 +128,7 @@ def test_every_operator_is_tried_above() -> None:
     assert {name for case in mark.args[1] if isinstance(case[0], dict) for name in case[0]} == set(OPERATORS)
 
 
-def test_all_of_a_table_must_hold_and_a_default_stands_for_what_is_not_there() -> None:
+def test_all_of_a_table_must_hold_and_a_default_replaces_a_missing_value() -> None:
     """Ours: a rule about an optional argument needs a default for when it is omitted."""
     table = read_table({"a": 1, "limit": {"gt": 100, "default": 10}}, "here")
     assert holds(table, {"a": 1, "limit": 101})

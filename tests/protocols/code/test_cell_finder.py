@@ -218,7 +218,7 @@ def test_windows_line_ends_are_understood() -> None:
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfff\n```python\n\ud800\n```", "\x00```", "\u2028```py\n"])
-def test_text_that_is_no_unicode_passes(text: str) -> None:
+def test_text_that_is_not_unicode_passes(text: str) -> None:
     """Ours: a provider's stream may break a character in two."""
     find_cells(text, Language.PYTHON)
 

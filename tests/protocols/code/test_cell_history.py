@@ -91,7 +91,7 @@ def test_cells_are_in_the_order_of_their_calls() -> None:
     ]
 
 
-def test_other_calls_are_no_cells() -> None:
+def test_other_calls_are_not_cells() -> None:
     """Ours: code mode and native tools can be used together."""
     look = AssistantMessage(tool_calls=(ToolCall(call_id=1, name="look", arguments={"code": "x"}),))
     messages: list[Message] = [
@@ -123,7 +123,7 @@ def test_a_call_id_of_an_earlier_turn_does_not_take_a_later_result() -> None:
     ]
 
 
-def test_a_result_without_a_call_is_no_cell() -> None:
+def test_a_result_without_a_call_is_not_a_cell() -> None:
     """Ours: a history that was cut by compaction may begin with a result."""
     assert cells_of([_answered(1, CellReport(index=0))]) == []
 
@@ -142,7 +142,7 @@ def test_the_code_is_the_one_that_ran() -> None:
         (ToolCall(call_id=1, name="run_code", arguments={}), ""),
     ],
 )
-def test_a_call_without_code_has_its_place_all_the_same(call: ToolCall, code: str) -> None:
+def test_a_call_without_code_has_its_place_anyway(call: ToolCall, code: str) -> None:
     """Ours: arguments that were no JSON object are kept unchanged."""
     bad = ErrorObject(code="INVALID_ARGUMENT", message="no code")
     assert cells_of([AssistantMessage(tool_calls=(call,)), _answered(1, error=bad)]) == [
@@ -151,7 +151,7 @@ def test_a_call_without_code_has_its_place_all_the_same(call: ToolCall, code: st
 
 
 @pytest.mark.parametrize("value", ["cached", 5, None, ["a"], {"rows": 2}, {"index": "x"}])
-def test_a_value_that_is_no_report_is_the_result(value: Json) -> None:
+def test_a_value_that_is_not_a_report_is_the_result(value: Json) -> None:
     """Ours: a plugin may replace the result of a cell."""
     (entry,) = cells_of([_asked("a"), _answered(1, value)])
     assert entry.report is None

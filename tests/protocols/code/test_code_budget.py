@@ -126,7 +126,7 @@ def test_the_same_cell_with_another_outcome_is_progress(memory: Place) -> None:
     assert played.ran == ["1", "2", "3", "4", "5", "6"]
 
 
-def test_a_cell_that_gets_somewhere_starts_the_count_anew(memory: Place) -> None:
+def test_a_cell_that_makes_progress_resets_the_count(memory: Place) -> None:
     """Ours: only rounds without progress in a row count."""
     failing = [cell("1 / 0")] * 3
     played = play(memory, *failing, cell("x = 1\nx"), *failing, finish("x"))

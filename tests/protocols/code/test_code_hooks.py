@@ -323,7 +323,7 @@ def test_edited_code_is_run_again_after_the_cell_has_waited(place: Place) -> Non
     asyncio.run(main())
 
 
-def test_edited_code_that_is_none_is_refused_before_the_decision_is_spent(memory: Place) -> None:
+def test_edited_code_that_is_invalid_is_refused_before_the_decision_is_spent(memory: Place) -> None:
     """Bug: the decision failed because run_code was looked up among the session's tools."""
 
     async def main() -> None:

@@ -277,7 +277,7 @@ def test_what_a_cell_did_before_an_exception_stays(memory: Place, code: str, pro
     ("code", "kind"),
     [("{1, 2}", "set"), ("look", "function"), ("lambda: 1", "function"), ("[1, float('nan')]", "float nan")],
 )
-def test_a_result_that_is_no_json_fails_the_cell_which_took_effect(
+def test_a_result_that_is_not_json_fails_the_cell_which_took_effect(
     memory: Place, code: str, kind: str
 ) -> None:
     """Ours: the error says that the cell took effect, and how to return its result."""
@@ -462,7 +462,7 @@ def test_native_cells_with_other_arguments_are_refused(memory: Place, arguments:
     assert (played.first.output, played.last.output) == ("over", "before")
 
 
-def test_a_fence_is_no_cell_where_cells_are_calls(memory: Place) -> None:
+def test_a_fence_is_not_a_cell_where_cells_are_calls(memory: Place) -> None:
     """Ours: with the option `cells="tool_call"`, a fence is part of the answer."""
     played = misbehave_natively(memory, cell("kept = look('a')"))
     assert played.first.output == cell("kept = look('a')")

@@ -187,7 +187,7 @@ def test_numbers_and_history_follow_a_fork_and_a_rewind(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_new_frame_begins_to_count_anew(place: Place) -> None:
+def test_a_new_frame_resets_the_count(place: Place) -> None:
     """Ours: a new frame knows only its seed."""
 
     async def main() -> None:

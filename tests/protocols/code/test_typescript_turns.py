@@ -211,7 +211,7 @@ def test_a_cell_of_another_language_is_a_failed_call() -> None:
     assert "UNSUPPORTED_FEATURE: the cell is typescript, this session runs python" in told
 
 
-def test_a_result_that_is_no_json_is_an_error_with_a_hint() -> None:
+def test_a_result_that_is_not_json_is_an_error_with_a_hint() -> None:
     """Ours: the hint is in the language of the session."""
     (told, _) = observed("const seen = new Map([[1, 2]]);\nseen", "[...seen]")
     assert "RESULT_NOT_SERIALIZABLE: the result is not JSON: it holds Map\n" in told
@@ -248,7 +248,7 @@ def test_cells_read_history_inputs_and_attachments(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_file_that_is_no_text_is_an_array_of_bytes(memory: Place) -> None:
+def test_a_file_that_is_not_text_is_an_array_of_bytes(memory: Place) -> None:
     """Ours: a text attachment is a string, any other one bytes."""
 
     async def main() -> None:

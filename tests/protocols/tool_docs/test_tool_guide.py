@@ -222,7 +222,7 @@ def test_types_that_contain_themselves_are_written() -> None:
 
 
 @pytest.mark.parametrize("name", ["from", "a-b", "1st", "a b", "", '"', "é"])
-def test_names_that_are_no_parameters_still_give_python(name: str) -> None:
+def test_names_that_are_not_parameters_still_give_python(name: str) -> None:
     """Ours: rule 2 of the module, a JSON property name may be any text."""
     inner = {"type": "object", "properties": {name: {"type": "string"}}}
     schema = {

@@ -218,7 +218,7 @@ def test_what_is_not_known_is_passed_over() -> None:
 )
 def test_lost_and_repeated_events_are_worth_another_try(events: list[Event]) -> None:
     """Ours: an event that would corrupt the reply fails it."""
-    with pytest.raises(ModelError, match="makes no sense") as failed:
+    with pytest.raises(ModelError, match="is invalid") as failed:
         read(events)
     assert failed.value.retryable
 

@@ -222,7 +222,7 @@ def test_the_choice_of_a_tool_is_the_vendors_word_for_it(
     assert body(said("Hm?"), tools=(WEATHER,), settings=settings).get("tool_choice") == choice
 
 
-def test_a_choice_that_is_no_tool_is_refused() -> None:
+def test_a_choice_that_is_not_a_tool_is_refused() -> None:
     """Ours: a misspelt name is refused before anything is sent."""
     with pytest.raises(InvalidArgument, match="'wether' is not a tool"):
         body(said("Hm?"), tools=(WEATHER,), settings={"tool_choice": "wether"})

@@ -128,11 +128,11 @@ def test_what_is_quoted_is_bounded() -> None:
     assert len(response_error(Complaining(ErrorReport("x" * 100_000)), 500, {}, b"").message) < 2_100
 
 
-def test_a_success_that_is_no_stream_says_what_it_is() -> None:
+def test_a_success_that_is_not_a_stream_says_what_it_is() -> None:
     """Seed: a proxy may answer 200 with HTML."""
     error = response_error(PlainDialect(), 200, {"content-type": "text/html"}, b"<html>Log in</html>")
 
-    assert "sent text/html where a stream of events belongs: '<html>Log in</html>'" in error.message
+    assert "sent text/html instead of an event stream: '<html>Log in</html>'" in error.message
     assert not error.retryable
 
 

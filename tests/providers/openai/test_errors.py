@@ -45,7 +45,7 @@ def test_an_overflow_of_the_context_window_is_known_as_one() -> None:
     assert (error.code, error.retryable) == (TurnCode.CONTEXT_OVERFLOW, False)
 
 
-def test_an_exhausted_quota_is_no_rate_limit() -> None:
+def test_an_exhausted_quota_is_not_a_rate_limit() -> None:
     """Ours: both are a 429, but only a rate limit is temporary."""
     spent = refused(429, message="You exceeded your current quota.", type="insufficient_quota", code="x")
     assert (spent.retryable, spent.code) == (False, TurnCode.PROVIDER_ERROR)
@@ -114,5 +114,5 @@ def test_a_failed_response_may_be_tried_again_if_the_vendor_is_to_blame(said: An
     """Ours: a refused prompt would be refused again."""
     error = failed("response.failed", response={"id": "r", "status": "failed", "error": said})
     assert error.retryable is retryable
-    words = "the response failed, and nothing says why" if said is None else said["message"]
+    words = "the response failed for an unknown reason" if said is None else said["message"]
     assert error.message == f"openai: {words}"

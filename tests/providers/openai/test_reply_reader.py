@@ -322,7 +322,7 @@ def test_deltas_that_do_not_belong_are_refused() -> None:
     assert "has begun" in broken(delta)
     assert "has begun" in broken(begun, delta, ends, delta)
     assert "has begun" in broken(begun, arguments_delta(0, "{"))
-    assert "began twice" in broken(begun, begun)
+    assert "started twice" in broken(begun, begun)
     assert "done before" in broken(begun, delta, ends, ends)
     assert "done before" in broken(ends)
     assert "deltas" in broken(begun, delta, delta, ends)

@@ -333,7 +333,7 @@ def test_nothing_is_cached_on_request() -> None:
     assert "prompt_cache_key" not in body(user(), session_id="s", settings={"cache": False})
 
 
-def test_an_answer_that_is_no_object_is_asked_for_in_words() -> None:
+def test_an_answer_that_is_not_an_object_is_asked_for_in_words() -> None:
     """Ours: the API accepts only objects, so a list is described in the prompt."""
     sent = body(
         user(), instructions="Be kind.", output_schema={"type": "array", "items": {"type": "integer"}}

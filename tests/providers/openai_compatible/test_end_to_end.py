@@ -290,7 +290,7 @@ def test_a_connection_that_stays_silent_after_the_finish_reason_does_not_hold_th
     play(scene, raw(said("hello", "stop"), stall_at=10_000))
 
 
-def test_a_stream_that_ends_before_the_finish_reason_is_no_reply() -> None:
+def test_a_stream_that_ends_before_the_finish_reason_is_not_a_reply() -> None:
     """Ours: no partial reply is used, with or without `[DONE]`."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
@@ -315,7 +315,7 @@ def test_words_behind_the_finish_reason_are_no_reply() -> None:
 @pytest.mark.parametrize(
     ("order", "made"), [("drop:1", 0), ("swap:1", 0), ("garbage:1", 0), ("duplicate:1", 1)]
 )
-def test_a_call_whose_start_is_lost_or_late_is_no_reply(order: str, made: int) -> None:
+def test_a_call_whose_start_is_lost_or_late_is_not_a_reply(order: str, made: int) -> None:
     """Bug: the failure came after the finish reason and was taken for a broken connection."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:

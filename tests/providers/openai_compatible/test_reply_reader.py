@@ -94,7 +94,7 @@ def test_a_finished_reply_can_be_had_without_waiting() -> None:
     assert list(reader.feed(DONE)) == []
 
 
-def test_done_without_a_finish_reason_is_no_end() -> None:
+def test_done_without_a_finish_reason_is_not_an_end() -> None:
     """Ours: failing servers also send [DONE]; no partial reply is used."""
     assert refused(chunk(content="x"), DONE).retryable
     assert refused(call_chunk(id="a", name="f", arguments="{}"), DONE).retryable
@@ -337,7 +337,7 @@ def test_reasoning_in_two_fields_is_said_once() -> None:
     assert reply.reasoning[0].text == "hm"
 
 
-def test_reasoning_that_is_there_and_empty_is_kept() -> None:
+def test_empty_reasoning_is_kept() -> None:
     """Ours: DeepSeek requires the field back with every call, even if it is empty."""
     _, reply = read(chunk(reasoning_content=""), call_chunk(id="a", name="f"), CALLS, DONE)
     assert reply.reasoning == (Reasoning(origin=ORIGIN, opaque={"field": "reasoning_content"}),)

@@ -135,7 +135,7 @@ def test_nodes_are_appended_under_the_leaf_or_the_branch_is_stale(place: Place) 
     asyncio.run(main())
 
 
-def test_appending_nothing_changes_nothing_and_what_is_no_node_is_refused(memory: Place) -> None:
+def test_appending_nothing_changes_nothing_and_what_is_not_a_node_is_refused(memory: Place) -> None:
     """Ours: the edge cases of append_session_nodes are defined."""
 
     async def main() -> None:

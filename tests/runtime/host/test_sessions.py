@@ -582,7 +582,7 @@ def test_another_request_under_a_known_id_is_refused(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_many_who_ask_for_one_session_at_once_get_one(place: Place) -> None:
+def test_concurrent_requests_for_one_session_get_the_same_session(place: Place) -> None:
     """Ours: a session is made in one transaction."""
     request = SessionCreateRequest(session_id="child", first_turn_input=_message("go"))
 

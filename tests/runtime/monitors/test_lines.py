@@ -25,7 +25,7 @@ def test_the_ends_of_windows_lines_are_taken_off_and_blank_lines_say_nothing() -
     assert _read(b"one\r\n\r\n  \n\ttwo \r\n") == ["one", "\ttwo "]
 
 
-def test_bytes_that_are_no_text_are_replaced() -> None:
+def test_bytes_that_are_not_text_are_replaced() -> None:
     """Ours: binary output does not end a monitor."""
     assert _read(b"a\xff\xfeb\n", "ü".encode()[:1], "ü".encode()[1:] + b"\n") == ["a��b", "ü"]
 

@@ -335,7 +335,7 @@ def test_a_machine_that_is_silent_for_long_has_lost_its_monitors(tmp_path: Path)
     asyncio.run(whole())
 
 
-def test_a_monitor_that_says_nothing_is_written_anew_now_and_then(tmp_path: Path) -> None:
+def test_a_monitor_that_says_nothing_is_written_again_now_and_then(tmp_path: Path) -> None:
     """Ours: other processes see by its record that its owner is alive."""
 
     async def whole() -> None:

@@ -194,7 +194,7 @@ def test_an_id_is_that_of_one_live_monitor_and_free_after_its_end(play: Callable
     play(scene)
 
 
-def test_of_many_that_start_one_id_at_once_one_wins(play: Callable[[Play], None]) -> None:
+def test_of_many_that_start_one_id_concurrently_one_wins(play: Callable[[Play], None]) -> None:
     """Ours: the processes of the other callers are ended."""
 
     async def scene(stage: Stage) -> None:

@@ -173,7 +173,7 @@ def test_an_exception_that_python_does_not_have_is_a_runtime_error(cell: Open, k
         ("float('nan')", "float nan"),
         ("10**5000", "int of more than 4300 digits"),
         ("'\\ud800'", "text with a lone surrogate"),
-        ("cycle", "a value that holds itself"),
+        ("cycle", "a value that contains itself"),
         ("{(1, 2): 3}", "dict with tuple keys"),
         ("deep", "a value nested too deeply"),
         ("object()", "object"),
@@ -293,7 +293,7 @@ def test_an_answer_on_the_spot_that_breaks_frees_the_worker(cell: Open) -> None:
 # ── inputs ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_large_input_is_no_part_of_the_state(cell: Open) -> None:
+def test_a_large_input_is_not_part_of_the_state(cell: Open) -> None:
     """Seed: inputs are not stored again with every cell."""
     for code in (
         "n = len(doc)\nn",

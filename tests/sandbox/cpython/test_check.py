@@ -163,7 +163,7 @@ def test_touched_names_are_those_that_are_read(engine: CPythonCells) -> None:
     assert engine.touched("data[", names).names == {}
 
 
-def test_code_that_is_no_text_is_refused(
+def test_code_that_is_not_text_is_refused(
     engine: CPythonCells, request_of: Callable[..., CellRequest]
 ) -> None:
     """Bug: half of a surrogate pair cannot be encoded."""

@@ -100,7 +100,7 @@ def test_random_numbers_go_on_from_cell_to_cell(
     assert results[0] == results[1]
 
 
-def test_chance_that_was_not_used_comes_of_the_seed(engine: CPythonCells, request_of: Request) -> None:
+def test_unused_randomness_comes_from_the_seed(engine: CPythonCells, request_of: Request) -> None:
     """Ours: two sessions, or two turns, draw different numbers."""
     first = engine.open(request_of("import random", seed="one")).start()
     assert isinstance(first, CellEnd)

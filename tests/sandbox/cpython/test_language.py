@@ -192,6 +192,6 @@ def test_stdout_and_stderr_are_kept_apart(session: Session) -> None:
     assert (end.stdout, end.stderr) == ("out\nraw\n", "err\n")
 
 
-def test_text_that_is_no_text_can_be_printed(session: Session) -> None:
+def test_text_that_is_not_text_can_be_printed(session: Session) -> None:
     """Bug: half of a surrogate pair has no UTF-8 form."""
     assert session("print('a\\ud800b')").stdout == "a\\ud800b\n"

@@ -206,11 +206,11 @@ def test_code_that_does_something_else_is_stopped(cell: Open, fields: dict[str, 
     end = ended(taken_up.answer(2, value(None)))
     assert end.error is not None
     assert (end.error.code, end.hard, end.state) == (Code.INTERRUPTED, True, None)
-    assert "did not do the same again" in end.error.message
+    assert "behaved differently when it was replayed" in end.error.message
     assert what in end.error.message
 
 
-def test_order_that_comes_of_addresses_is_found_out_or_the_same(cell: Open, elsewhere: Open) -> None:
+def test_order_that_depends_on_addresses_is_detected_or_the_same(cell: Open, elsewhere: Open) -> None:
     """Ours: a run that cannot be replayed must not continue with wrong results."""
     code = "add(id(object()))\nadd(2)"
     run = cell(code)
@@ -219,7 +219,7 @@ def test_order_that_comes_of_addresses_is_found_out_or_the_same(cell: Open, else
     taken_up = elsewhere(code, paused=run.suspend())
     taken_up.start()
     end = ended(taken_up.answer(2, value(None)))
-    assert end.error is None or "did not do the same again" in end.error.message
+    assert end.error is None or "behaved differently when it was replayed" in end.error.message
 
 
 def test_a_suspended_cell_of_another_python_is_refused(cell: Open) -> None:

@@ -43,7 +43,7 @@ def seen() -> list[str]:
     return found
 
 
-def test_the_engine_does_not_search_for_a_tracer_that_is_not_there(fresh: None) -> None:
+def test_the_engine_does_not_search_for_a_tracer_that_does_not_exist(fresh: None) -> None:
     """Ours: the search through the import path took longer than feeding."""
     assert seen() == []
 
@@ -59,7 +59,7 @@ def test_everybody_else_searches_as_before(fresh: None, tmp_path: Path) -> None:
         sys.path.remove(str(tmp_path))
 
 
-def test_a_tracer_that_is_there_is_found(fresh: None, tmp_path: Path) -> None:
+def test_a_tracer_that_exists_is_found(fresh: None, tmp_path: Path) -> None:
     """Ours: a trace continues in the guest."""
     (tmp_path / f"{TRACER}.py").write_text("here = True\n")
     sys.path.insert(0, str(tmp_path))

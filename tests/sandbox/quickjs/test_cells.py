@@ -326,7 +326,7 @@ def test_an_answer_on_the_spot_that_breaks_frees_the_worker(cells: Cells) -> Non
 # ── inputs ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_large_input_is_no_part_of_the_state(cells: Cells) -> None:
+def test_a_large_input_is_not_part_of_the_state(cells: Cells) -> None:
     """Seed: inputs are not stored again with every cell."""
     for code in (
         "const n = doc.length; n",

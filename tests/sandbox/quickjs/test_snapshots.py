@@ -103,7 +103,7 @@ def test_a_state_is_small_and_stays_so(cells: Cells) -> None:
     assert cells.value("[last, f()]", state=state) == [[59, 59, 59], 59]
 
 
-def test_garbage_is_no_part_of_a_state(cells: Cells) -> None:
+def test_garbage_is_not_part_of_a_state(cells: Cells) -> None:
     """Ours: deleted values are neither stored nor recoverable."""
     state = cells.kept("let s = 'secret'.repeat(100000); s.length; s = ''; 1")
     assert len(state) < 60_000
@@ -177,7 +177,7 @@ def outcome(cells: Cells, state: bytes) -> str:
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 2**31, 2**32 - 65_536])
-def test_an_image_that_is_none_is_refused(cells: Cells, size: int) -> None:
+def test_an_image_that_is_invalid_is_refused(cells: Cells, size: int) -> None:
     """Ours: whatever is stored, nothing is written outside a guest."""
     state = cells.kept("const x = [1]")
     good = stored.decode_state(state).image.data

@@ -134,7 +134,7 @@ def test_a_promise_that_is_used_as_its_value_is_a_warning(found: Found, code: st
     """Ours: every call returns a promise, and a missing `await` is the most common mistake."""
     (item,) = found(code)
     assert (item.severity, item.code) == (Severity.WARNING, Code.TYPE_ERROR)
-    assert "gives a promise" in item.message
+    assert "returns a promise" in item.message
 
 
 @pytest.mark.parametrize("code", ["[1].map(x => await add({ a: x }))", "function f() { await add(1) } f()"])

@@ -65,7 +65,7 @@ def test_a_syntax_error_is_reported_with_its_place(code: str, place: tuple[int, 
 
 def test_python_is_reported_as_such() -> None:
     """Ours: a model that mixes up the languages learns which one the session has."""
-    assert refusal("def f(x):\n  return x").hint == "the code is read as TypeScript"
+    assert refusal("def f(x):\n  return x").hint == "the code is parsed as TypeScript"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_python_is_reported_as_such() -> None:
         ("class A { @d() m() {} }", "decorators are not supported"),
         ("class A { accessor x = 1 }", "accessor fields are not supported"),
         ("const a = <div>x</div>", "JSX is not supported"),
-        ("namespace A.B { export const x = 1 }", "a namespace with a name of several parts is not supported"),
+        ("namespace A.B { export const x = 1 }", "a namespace with a dotted name is not supported"),
         ("namespace A { export const x = 1 } namespace A { export const y = 1 }",
          "declaring A in several parts is not supported"),
         ("using x = f()", "`using` is not supported at the top level"),

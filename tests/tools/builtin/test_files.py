@@ -89,14 +89,14 @@ def test_a_directory_with_too_many_names_is_refused(tools: list[RegisteredTool],
     assert raised.value.code == "RESPONSE_TOO_LARGE"
 
 
-def test_a_file_that_is_no_text_is_named_as_such(tools: list[RegisteredTool], tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_named_as_such(tools: list[RegisteredTool], tmp_path: Path) -> None:
     """Ours: guest code gets an error instead of mojibake."""
     (tmp_path / "image").write_bytes(b"ok\xff")
     with pytest.raises(ToolError, match="not UTF-8 text: byte 2"):
         call(tools, "read_text", "/data/image")
 
 
-def test_a_name_that_is_no_text_does_not_spoil_the_list(tools: list[RegisteredTool], tmp_path: Path) -> None:
+def test_a_name_that_is_not_text_does_not_spoil_the_list(tools: list[RegisteredTool], tmp_path: Path) -> None:
     """Ours: a tool's result cannot contain lone surrogates."""
     (tmp_path / "caf\udce9").touch()
     assert call(tools, "list_dir", "/data") == ["caf�"]

@@ -127,7 +127,7 @@ def test_text_and_json_are_fetched_from_an_address_that_is_named(site: Site) -> 
     assert fetch(f"http://{site.address}/j", [site.address], name="fetch_json") == {"a": [1, 2.5, None]}
 
 
-def test_an_answer_that_is_no_json_or_no_success_is_a_tool_error(site: Site) -> None:
+def test_an_answer_that_is_not_json_or_no_success_is_a_tool_error(site: Site) -> None:
     """Ours: guest code sees the URL and the status or body that was wrong."""
     site.routes["/j"] = (200, {}, b"<html>")
     with pytest.raises(ToolError, match="did not answer with JSON"):
@@ -285,7 +285,7 @@ def test_an_ipv6_entry_is_understood() -> None:
     ["", "*", "*.", "http://a.example", "a.example/x", "u@a.example", "a.example:0", "a.example:x",
      "*.127.0.0.1", "127.1", "a b", "a.example:70000", "[::1", "**.a.example", "a.*.example"],
 )  # fmt: skip
-def test_entries_that_are_no_hosts_are_refused(entry: str) -> None:
+def test_entries_that_are_not_hosts_are_refused(entry: str) -> None:
     """Ours: an ambiguous grant is refused when it is made."""
     with pytest.raises(InvalidArgument, match="allow_hosts"):
         http_tools([entry])

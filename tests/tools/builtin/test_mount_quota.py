@@ -144,7 +144,7 @@ def test_symlinks_are_not_followed_when_counting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "10"])
-def test_a_quota_that_is_no_number_is_refused(tmp_path: Path, wrong: Any) -> None:
+def test_a_quota_that_is_not_a_number_is_refused(tmp_path: Path, wrong: Any) -> None:
     """Ours: an invalid quota must not count as no quota."""
     with pytest.raises(InvalidArgument, match="max_bytes"):
         MountTable({"/out": Mount(str(tmp_path), writable=True, max_bytes=wrong)})

@@ -49,7 +49,7 @@ def read_error(status: int, body: bytes) -> ErrorReport:
         response = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = body.decode("utf-8", "replace").strip()[:_MAX_CHARS]
-        return ErrorReport(text or f"the server answered with status {status} and no words")
+        return ErrorReport(text or f"the server responded with status {status} and an empty body")
     return _report(response.error, response.request_id)
 
 
@@ -70,4 +70,4 @@ def _report(error: AnthropicError, request_id: str | None) -> ErrorReport:
         code, retryable = TurnCode.PROVIDER_ERROR, False
     kind = f"{error.type}: " if error.type else ""
     request = f" (request {request_id})" if request_id else ""
-    return ErrorReport(f"{kind}{error.message or 'no words'}{request}", code, retryable)
+    return ErrorReport(f"{kind}{error.message or 'no message'}{request}", code, retryable)

@@ -150,9 +150,9 @@ class AnthropicReplyReader:
             case "content_block_start":
                 block = found.content_block
                 if block is None or found.index < 0 or self._message is None:
-                    raise _broken("a block began outside of a reply")
+                    raise _broken("a block started outside of a reply")
                 if found.index in self._blocks:
-                    raise _broken(f"block {found.index} began twice")
+                    raise _broken(f"block {found.index} started twice")
                 self._blocks[found.index] = _Block(block)
                 if block.text and block.type == "text":
                     return (TextArrived(block.text),)
@@ -163,7 +163,7 @@ class AnthropicReplyReader:
                 self._blocks[found.index].stopped = True
             case "message_start":
                 if self._message is not None:
-                    raise _broken("the reply began twice")
+                    raise _broken("the reply started twice")
                 self._message = found.message or _Message()
                 self._count(self._message.usage)
             case "message_delta":
@@ -184,7 +184,7 @@ class AnthropicReplyReader:
             return _NONE
         block = self._blocks.get(event.index)
         if block is None or block.stopped:
-            raise _broken(f"a piece of block {event.index} came before its start or after its end")
+            raise _broken(f"a delta of block {event.index} arrived before its start or after its end")
         kind = block.start.type
         if kind != wanted:
             if kind in _DELTA_BLOCKS.values():
@@ -247,7 +247,7 @@ class AnthropicReplyReader:
         if complete and any(not block.stopped for block in found):
             raise _broken("the reply ended in the middle of a call")
         if reason == "tool_use" and not found:
-            raise _broken("the reply ended for a call that did not come")
+            raise _broken("the reply ended for a tool call that is missing")
         last = None if complete or not self._blocks else self._blocks[next(reversed(self._blocks))]
         calls = []
         for block in found:
@@ -271,7 +271,7 @@ def _decode(data: bytes) -> _Event | None:
             kind = ""
         if kind not in _KNOWN_EVENTS:
             return None
-        raise _broken(f"an event does not fit: {error}") from None
+        raise _broken(f"an event has an unexpected form: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _broken(f"an event is not JSON: {error}") from None
 
@@ -291,4 +291,4 @@ def _reasoning(block: _Block, origin: str) -> Reasoning | None:
 
 
 def _broken(problem: str) -> ModelError:
-    return ModelError(f"anthropic: the stream makes no sense: {problem}", retryable=True)
+    return ModelError(f"anthropic: the stream is invalid: {problem}", retryable=True)

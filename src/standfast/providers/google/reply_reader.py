@@ -190,7 +190,7 @@ class GoogleReplyReader:
             return deltas
         if reason in _BROKEN:
             why = f": {message[:500]}" if message else ""
-            raise ModelError(f"the model's reply came to nothing ({reason}){why}", retryable=True)
+            raise ModelError(f"the model returned no reply ({reason}){why}", retryable=True)
         if reason in _FILTERED:
             return [*deltas, *self._blocked(message or f"The reply was blocked: {reason}.", "content_filter")]
         if reason == "STOP":
@@ -217,7 +217,7 @@ class GoogleReplyReader:
 
     def _call(self, call: _FunctionCall, signature: str | None) -> None:
         if call.will_continue:
-            raise ModelError("the model sends a call in pieces, which is not supported")
+            raise ModelError("the model streams a call in pieces, which is not supported")
         if not call.name:
             raise _broken("a call has no name")
         call_id = call.id or f"call_{self._number}_{len(self._calls) + 1}"
@@ -248,7 +248,7 @@ class GoogleReplyReader:
 
 
 def _broken(problem: str) -> ModelError:
-    return ModelError(f"the model's stream makes no sense: {problem}", retryable=True)
+    return ModelError(f"the model's stream is invalid: {problem}", retryable=True)
 
 
 # The layout of a reply's parts, which is stored with the reply

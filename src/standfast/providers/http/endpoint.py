@@ -35,7 +35,7 @@ class Secret:
         key = (key or "").strip()
         if not (key.isascii() and key.isprintable()) or " " in key:
             raise ProviderUnconfigured(
-                "the API key holds characters that no key has", hint="was it copied whole?"
+                "the API key contains invalid characters", hint="check that it was copied completely"
             )
         self._key = key
         self._forms: tuple[str, ...] = ()
@@ -97,12 +97,10 @@ class Endpoint:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             # The argument may be a key passed in the wrong place: show it only if it looks like a URL.
             is_url = any(sign in url for sign in ":/") and not any(sign in url for sign in "@?#")
-            given = repr(url[:200]) if is_url else "what was given"
-            raise InvalidArgument(f"{given} is no base URL", hint="it begins with https:// or http://")
+            given = repr(url[:200]) if is_url else "the given value"
+            raise InvalidArgument(f"{given} is not a base URL", hint="it begins with https:// or http://")
         if "@" in parts.netloc or parts.query or parts.fragment:
-            raise InvalidArgument(
-                "a base URL has no user, query or fragment", hint="a key is passed as `api_key`"
-            )
+            raise InvalidArgument("a base URL has no user, query or fragment", hint="pass a key as `api_key`")
 
     def url(self, path: str) -> str:
         return f"{self.base_url.rstrip('/')}/{path.lstrip('/')}"

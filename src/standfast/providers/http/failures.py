@@ -38,20 +38,20 @@ def response_error(
         try:
             target = urlsplit(headers.get("location", "")).hostname or "another path"
         except ValueError:
-            target = "a place that is no URL"
+            target = "an invalid URL"
         return ModelError(
             f"{dialect.provider}: the server redirects to {target} (HTTP {status}), which is not followed",
-            hint="if that is the right place, pass it as base_url",
+            hint="if that is the right URL, pass it as base_url",
         )
     if status < 300:  # the body may still be a vendor's error
         kind = headers.get("content-type", "something")[:_MAX_EXCERPT_CHARS]
         report = _read_error(dialect, 200, body) if "json" in kind else ErrorReport("")
         return ModelError(
-            f"{dialect.provider}: the server sent {kind} where a stream of events belongs: {excerpt(body)!r}",
+            f"{dialect.provider}: the server sent {kind} instead of an event stream: {excerpt(body)!r}",
             code=report.code,
             retryable=report.retryable or False,
             retry_after_ms=retry_after_ms(headers),
-            hint="is base_url right, and is there a proxy that answers in its place?",
+            hint="check base_url, and whether a proxy answers instead of the server",
         )
     report = _read_error(dialect, status, body)
     phrase = next((one.phrase for one in HTTPStatus if one == status), "the server gives no reason")
@@ -117,7 +117,7 @@ def deadline_error(limit: str, deadlines: Deadlines, base_url: str) -> ModelErro
         "between_chunks_s": f"{base_url} sent nothing for {seconds} in the middle of a reply",
         "total_s": f"the reply from {base_url} took more than {seconds}",
     }[limit]
-    return ModelError(problem, retryable=True, hint=f"Deadlines({limit}=...) says how long is too long")
+    return ModelError(problem, retryable=True, hint=f"set the time limit with Deadlines({limit}=...)")
 
 
 def connection_error(error: Exception, endpoint: Endpoint, deadlines: Deadlines) -> ModelError:
@@ -130,7 +130,7 @@ def connection_error(error: Exception, endpoint: Endpoint, deadlines: Deadlines)
     text = str(error).partition(" b'")[0].partition(' b"')[0]
     message = endpoint.secret.scrub(text)[:_MAX_MESSAGE_CHARS] or type(error).__name__
     unreached = isinstance(error, httpx2.ConnectError | httpx2.ProxyError | httpx2.UnsupportedProtocol)
-    problem = "could not be reached" if unreached else "broke the call off"
+    problem = "could not be reached" if unreached else "closed the connection during the call"
     ours = isinstance(error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol | httpx2.InvalidURL)
     permanent = ours or any(word in message for word in _PERMANENT)
     return ModelError(f"{endpoint.base_url} {problem}: {message}", retryable=not permanent)

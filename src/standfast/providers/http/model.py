@@ -98,12 +98,10 @@ class HttpModel:
                 failure = self._scrubbed(error)
             except _READ_ERRORS as error:
                 problem = self._secret.scrub(str(error))
-                failure = ModelError(
-                    f"{self.model_id} sent an event that makes no sense: {problem}", retryable=True
-                )
+                failure = ModelError(f"{self.model_id} sent an invalid event: {problem}", retryable=True)
         event = events = None  # vendors repeat keys, and a traceback may be shown with its variables
         raise failure or ModelError(
-            f"the reply of {self.model_id} broke off before its end",
+            f"the reply of {self.model_id} was cut off",
             retryable=True,
             retry_after_ms=reply.retry_ms,
         )

@@ -43,7 +43,7 @@ def stream_error(decoded: object) -> ModelError:
     """Convert the error in an event. The request was accepted, so an error without a code is retryable."""
     report, codes = _report(decoded)
     return ModelError(
-        f"openai: {report.message or 'the response failed, and nothing says why'}",
+        f"openai: {report.message or 'the response failed for an unknown reason'}",
         code=report.code,
         retryable=not codes if report.retryable is None else report.retryable,
         retry_after_ms=report.retry_after_ms,

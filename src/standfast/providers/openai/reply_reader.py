@@ -202,7 +202,7 @@ class OpenAIReplyReader:
                 event = _decode_item_event(data)
                 self._check_order(event.sequence_number)
                 if event.output_index in self._items:
-                    raise _broken(f"item {event.output_index} began twice")
+                    raise _broken(f"item {event.output_index} started twice")
                 item = _Item(_decode_kind(event.item).type)
                 if item.kind == "function_call":
                     item.call = _decode_call(event.item)
@@ -389,7 +389,7 @@ def _texts(items: list[_Item]) -> list[str]:
 
 
 def _broken(problem: str) -> ModelError:
-    return ModelError(f"OpenAI's stream makes no sense: {problem}", retryable=True)
+    return ModelError(f"OpenAI's stream is invalid: {problem}", retryable=True)
 
 
 # The outline of a reply, which is stored with the reply

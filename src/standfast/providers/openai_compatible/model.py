@@ -108,9 +108,9 @@ def split_name(name: str) -> tuple[str, str]:
     """Split `MODEL@BASE_URL`."""
     at = name.rfind("@http")
     if at < 0:
-        raise InvalidArgument(f"{name[:80]!r} does not say who serves the model", hint=_FORM)
+        raise InvalidArgument(f"{name[:80]!r} has no base URL", hint=_FORM)
     if not name[:at].strip():
-        raise InvalidArgument(f"{name[:80]!r} does not say which model", hint=_FORM)
+        raise InvalidArgument(f"{name[:80]!r} has no model name", hint=_FORM)
     return name[:at], checked_base_url(name[at + 1 :])
 
 
@@ -124,9 +124,11 @@ def checked_base_url(text: str) -> str:
     if not known or any(char.isspace() or not char.isprintable() for char in text):
         raise InvalidArgument("the base URL is not an http:// or https:// URL with a host", hint=_FORM)
     if parts.username is not None or parts.password is not None:
-        raise InvalidArgument("a base URL holds no user and no password", hint="pass the key as api_key")
+        raise InvalidArgument(
+            "a base URL must not contain a user or a password", hint="pass the key as api_key"
+        )
     if parts.query or parts.fragment:
-        raise InvalidArgument("a base URL has no query and no fragment", hint=_FORM)
+        raise InvalidArgument("a base URL must not have a query or a fragment", hint=_FORM)
     return text.rstrip("/").removesuffix(_PATH).rstrip("/")
 
 

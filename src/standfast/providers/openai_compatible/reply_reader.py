@@ -158,7 +158,7 @@ class OpenAICompatibleReplyReader:
             chunk = _decode_chunk(data)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             shown = data[:120].decode(errors="replace")
-            problem = f"the server sent an event that makes no sense: {shown}"
+            problem = f"the server sent an invalid event: {shown}"
             raise ModelError(problem, retryable=True) from None
         if chunk.error is not None or chunk.object == "error":
             raise stream_error(data)
@@ -244,7 +244,7 @@ class OpenAICompatibleReplyReader:
     def _convert_reason(self, choice: _Choice, reason: str) -> str:
         """Return the port's term for why the model stopped, or the server's own."""
         if reason in _FAILED:
-            raise ModelError(f"the server gave the reply up: {reason}", retryable=True)
+            raise ModelError(f"the server aborted the reply: {reason}", retryable=True)
         if reason in _CUT:
             return "length"
         if self._refused:
@@ -397,7 +397,7 @@ class _CallBuffer:
                 self._by_index[delta.index] = call
         elif function.name and function.name != call.name:
             if call.name or any(call.pieces):
-                raise _mixed_up(f"a call of {call.name!r} is one of {function.name!r} now")
+                raise _mixed_up(f"a call of {call.name!r} continues as one of {function.name!r}")
             call.name = function.name
         if function.arguments is not None:
             given = function.arguments
@@ -443,4 +443,4 @@ class _CallBuffer:
 
 
 def _mixed_up(problem: str) -> ModelError:
-    return ModelError(f"the server's reply makes no sense: {problem}", retryable=True)
+    return ModelError(f"the server's reply is invalid: {problem}", retryable=True)

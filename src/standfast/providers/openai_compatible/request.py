@@ -13,7 +13,7 @@ Rules
    parts, in base64; an attachment without a part type is an error.
 7. Reasoning that came as text goes back in the field it came in, and only with a reply that called tools:
    there the server needs it, elsewhere it drops or rejects it. `reasoning_details` go back whole, with every
-   reply. If one reply has `reasoning_content`, every reply that called tools has it, empty if need be:
+   reply. If one reply has `reasoning_content`, every reply that called tools has it, if necessary empty:
    DeepSeek rejects a conversation in which it is missing.
 """
 
@@ -170,7 +170,7 @@ def _tools(tools: tuple[Capability, ...], settings: ModelSettings) -> dict[str, 
     choice: Json = settings.tool_choice
     if not tools:
         if choice not in (None, "auto", "none"):
-            raise InvalidArgument(f"tool_choice is {choice!r}, and there are no tools")
+            raise InvalidArgument(f"tool_choice is {choice!r}, but there are no tools")
         return {}
     described: list[Json] = []
     for tool in tools:

@@ -1,7 +1,7 @@
-"""What the host reads off the code of a cell for full Python, without running or compiling any of it.
+"""Analysis of a cell's code for full Python, without running or compiling any of it.
 
-No false alarms: a module counts as missing only where the import must fail, and syntax is Python's own. Code
-is parsed, not compiled: a compiler can take hours for nested code.
+There are no false alarms: a module is reported as missing only if its import must fail, and syntax is checked
+by Python's own parser. Code is not compiled, because compiling deeply nested code can take hours.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNTYPED: Final = Diagnostic(
 
 
 def awaited_sites(code: str) -> list[Site]:
-    """Return the places of the calls whose value ends up awaited."""
+    """Return the positions of the calls whose value is eventually awaited."""
     if "await" not in code and "asyncio" not in code:
         return []
     tree = parse(code)
@@ -51,7 +51,8 @@ def awaited_sites(code: str) -> list[Site]:
 
 
 def leaves_unchanged(code: str, before: CPythonState | None) -> bool:
-    """Return whether the code can only compute a value from what the session binds."""
+    """Return whether the code can only compute a value from the session's variables, without changing any."""
+    # Operators are harmless on plain data, and so are built-in functions that the session has not redefined.
     # Operators are harmless on plain data, and so are built-in functions that the session has not redefined.
     if before is not None and not before.plain:
         return False
@@ -67,7 +68,7 @@ def check_cell(
     inputs: Collection[str],
     packages: tuple[str, ...],
 ) -> list[Diagnostic]:
-    """Find wrong syntax, unknown functions, wrong arguments, missing modules and rebound inputs, by line."""
+    """Find syntax errors, unknown functions, wrong arguments, missing modules and rebound inputs, by line."""
     tree = parse(code)
     if tree is None:
         try:

@@ -1,10 +1,10 @@
-"""Python cells on CPython itself, in jailed processes: what the engine offers, and the stepper of one cell.
+"""The CPython engine, which runs cells in jailed processes, and the stepper of one cell.
 
-No process can be stored in the middle of a run, so a cell that was put aside is replayed: its code runs
-again in another process, and gets the recorded answers.
+A process cannot be stored in the middle of a run, so a cell that was put aside is replayed: its code runs
+again in another process and gets the recorded answers.
 
-Every message of the guest is checked. One that makes no sense ends its process, and the cell with it. Inputs
-and loaded values are part of the dump, so code that runs again sees the same values.
+Every message of the guest is validated. An invalid one ends the guest's process and the cell. Inputs and
+loaded values are part of the dump, so that replayed code sees the same values.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ from standfast.sandbox.workers import SlotStepper, Watchdog
 
 
 class CPythonCells(SteppedCells):
-    """Runs the cells of many sessions, with *packages* to import, in the best *kind* of jail that works."""
+    """Runs the cells of many sessions in jails of *kind*, or of the best kind that works here.
+
+    Code may import *packages*.
+    """
 
     language = Language.PYTHON
     touched = staticmethod(names_touched)
@@ -92,7 +95,7 @@ class CPythonCells(SteppedCells):
         super().close()
 
     def _started(self) -> CPythonWorkers:
-        """Return the workers; the first call looks for a jail that this machine allows."""
+        """Return the workers; the first call finds a kind of jail that this machine supports."""
         with self._opening:
             if self._closed:
                 raise InvalidArgument("the sandbox is closed")
@@ -107,13 +110,13 @@ _SLACK_BYTES: Final = 1_000
 _MAX_LOADED: Final = 10_000
 _MAX_NOTES: Final = 100
 _LOADED_BY_USED: Final = 2
-"""Loaded values take at most twice what they took when they were packed: containers may be a step larger."""
+"""Loaded values take at most twice the memory of the packed ones: containers may be over-allocated."""
 _LOADED_BY_PACKED: Final = 16
-"""Numbers that were one object are many when they are loaded: 3 bytes of the pickle, and up to 41 each."""
+"""Many references to one number become many numbers: 3 bytes each in the pickle, up to 41 when loaded."""
 
 
 class GuestDied(CellFailed):
-    """The process ended by itself."""
+    """The guest's process exited or was killed by the system."""
 
 
 class CPythonStepper(SlotStepper[CPythonWorker]):
@@ -150,7 +153,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> Step:
-        """Send the run to a worker that holds the session, or an empty one, and read its messages."""
+        """Send the run to a worker that holds the session, or to an empty one, and read its messages."""
         if self._inputs is None:
             try:
                 given = self._host.request.inputs.items()
@@ -175,7 +178,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         except (GuestDied, messages.OfAnotherRun) as error:
             if not worker.warm or self._called:
                 raise failures.broken() if isinstance(error, messages.OfAnotherRun) else error from None
-        self.drop_worker()  # an earlier run has spoiled it, or it died while idle; this run did nothing yet
+        self.drop_worker()  # it died while idle, or an earlier run left messages; this run had no effect yet
         self._host.output.forget()
         return self.begin()
 
@@ -210,20 +213,20 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         return self.proceed()
 
     def proceed(self) -> Step:
-        """Read messages of the guest until it makes a call, waits or has ended."""
+        """Read the guest's messages until it makes a call, waits or has ended."""
         try:
             while (step := self._take_message()) is None:
                 pass
             return step
         except messages.OfAnotherRun:
             if not self._called:
-                raise  # `begin` decides
+                raise  # `begin` handles it
             raise failures.broken() from None
         except messages.UnreadableMessage:
             raise failures.broken() from None
 
     def _take_message(self) -> Step | None:
-        """Wait for one message and obey it; return the step that it stands for, if any."""
+        """Wait for one message and handle it; return the step that it represents, if any."""
         worker, limits = self._worker(), self._limits
         try:
             frame = worker.process.receive()
@@ -241,7 +244,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
                 return self._ended(message, data)
             case messages.GuestPrinted():
                 self._host.output(message.stream, message.text)
-            case messages.SessionLoaded() if self._loading:  # what the code uses is measured from here on
+            case messages.SessionLoaded() if self._loading:  # measure only the code from here on
                 try:
                     worker.meter.begin(limits)
                 except WorkerDied:
@@ -253,7 +256,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
             case messages.ValueRequested():
                 self._send_value(message.name)
             case messages.CodeEnded():
-                self._packing = True  # storing the session may take more memory than the code had
+                self._packing = True  # packing the session may use more memory than the code may
                 if worker.meter.needs_more_than(limits, message.peak):
                     raise CellFailed(run_errors.memory_error(limits))
             case messages.OutOfMemory():
@@ -266,11 +269,11 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         return None
 
     def _engine_call(self, called: messages.GuestCalled) -> EngineCall:
-        """Convert a call. Its name and sizes are checked before its arguments are decoded."""
+        """Convert a call, checking its name and size before its arguments are decoded."""
         request = self._host.request
         sleeps = called.name == SLEEP and SLEEP not in request.functions
         if self._loading or self._packing or not (sleeps or called.name in request.functions):
-            raise messages.UnreadableMessage  # an honest guest knows what it may call
+            raise messages.UnreadableMessage  # an unmodified guest never sends this
         self._waiting_since = time.monotonic()
         size = len(memoryview(called.args)) + len(memoryview(called.kwargs))
         limit = 0 if sleeps else request.functions.capability(called.name).limits.max_request_bytes
@@ -278,7 +281,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         if called.problem is not None:
             explain = run_errors.request_too_large if called.too_large else run_errors.argument_not_json
             problem = explain(called.name, called.problem)
-        elif size > limit + limit // 4 + _SLACK_BYTES:  # the guest writes some numbers longer than we do
+        elif size > limit + limit // 4 + _SLACK_BYTES:  # the guest writes some numbers with more digits
             problem = run_errors.request_too_large(called.name, f"the limit is {limit} bytes as JSON")
         args: Json = []
         kwargs: Json = {}
@@ -313,7 +316,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         )
 
     def _send_value(self, name: str) -> None:
-        """Send the guest a value by its name, the same one as before if it runs again."""
+        """Send the guest the value of *name*; a replay gets the value that the first run got."""
         if name not in self._loaded_values:
             if len(self._loaded_values) >= _MAX_LOADED:
                 raise messages.UnreadableMessage
@@ -341,15 +344,15 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         return worker
 
     def _death(self, worker: CPythonWorker) -> Exception:
-        """Return what the end of the process means: a stop, or that it died of what it did."""
+        """Return the exception for a dead process: `CellStopped` if the host killed it, else `GuestDied`."""
         if self._host.stopped is not None:
             return CellStopped()
-        worker.meter.peak.bytes()  # remembered, for when the process is gone
+        worker.meter.peak.bytes()  # read and cached while the process still exists
         worker.end()
         return GuestDied(run_errors.died_error(worker.process.status))
 
     def _taken(self, worker: CPythonWorker) -> bool:
-        """Put the worker into the cell's slot; return false if it died while it was idle."""
+        """Put the worker into the cell's slot; return False if it died while it was idle."""
         worker.wake()
         self.put_worker(worker)
         try:
@@ -359,7 +362,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         return True
 
     def _fresh(self) -> CPythonWorker:
-        """Return a worker with an empty session. A stop ends the wait for it."""
+        """Return a worker with an empty session; stopping the cell ends the wait for it."""
         starting: list[JailProcess] = []
 
         def started(process: JailProcess) -> None:
@@ -377,13 +380,13 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
                 self.discard_process(process)
 
     def _look(self) -> None:
-        """Stop the cell if it exceeds a limit; look again in a moment if not."""
+        """Stop the cell if it exceeds a limit; otherwise schedule the next check."""
         worker = self.worker
         if worker is None:
             return
         try:
             exceeded = worker.meter.exceeded(self._limits, loading=self._loading, packing=self._packing)
-        except Exception:  # the process is ending: the reading thread finds out, and the watchdog must live
+        except Exception:  # the process is ending, as the reading thread will notice
             exceeded = None
         if exceeded is not None:
             self._host.stop(exceeded)
@@ -398,10 +401,10 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         return state.encode_dump(cell)
 
     def load(self) -> Step:
-        raise EngineFailed("a cell of CPython is replayed, and not loaded")
+        raise EngineFailed("a cell of CPython cannot be loaded, only replayed")
 
     def is_in_worker(self) -> bool:
-        """Return whether the process is alive. One that began to wait a moment ago is not asked."""
+        """Return whether the process is alive; assume so, without checking, if it has just begun to wait."""
         worker = self.worker
         return worker is not None and (
             time.monotonic() - self._waiting_since <= _LONG_S or worker.process.is_alive()
@@ -418,7 +421,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
     def _ended(self, ended: messages.RunEnded, data: bytes) -> StepEnded:
-        """Convert the end of the run: its value, or what is wrong with it."""
+        """Convert the end of the run into a step with its value or its error."""
         if (lost := messages.read_error(ended.lost)) is not None:
             raise CellFailed(failures.lost_error(lost))
         if ended.too_large is not None:
@@ -442,7 +445,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         return StepEnded(result=value, error=error, notes=tuple(notes[:_MAX_NOTES]))
 
     def keep(self) -> bytes | None:
-        """Return the new state, after a trial load if it may not load within the memory that a run has."""
+        """Return the new state, after a trial load if it might not load within a run's memory limit."""
         assert self._end is not None
         ended, payload = self._end
         worker, before = self._worker(), self._before
@@ -463,8 +466,11 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         return new
 
     def _try_loading(self, payload: bytes) -> None:
-        """Load *payload* in a process of its own; raise `CellFailed` if a later run could not. Blocking."""
-        # A little memory and time must be left, so that what loads here loads everywhere, and code can run.
+        """Load *payload* in a separate process; raise `CellFailed` if a later run could not load it.
+
+        Blocks.
+        """
+        # Some memory and time must remain: loading may need more elsewhere, and code must be able to run.
         worker, limits = self._fresh(), self._limits
         try:
             with self.beside(worker):
@@ -473,7 +479,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
                 message, _ = messages.read_message(worker.process.receive(), worker.nonce)
                 lost = messages.read_error(message.lost) if isinstance(message, messages.RunEnded) else None
                 computed_ms = worker.meter.computed_ms()
-                worker.meter.begin(limits)  # what remains in memory now that all copies are freed
+                worker.meter.begin(limits)  # measure what remains in memory after all copies are freed
                 used = worker.meter.used_bytes()
         except WorkerDied:
             if self._host.stopped is not None:

@@ -22,14 +22,14 @@ THREADS_ERROR: Final = ErrorObject(
 )
 FILES_ERROR: Final = ErrorObject(
     code=Code.MEMORY_EXCEEDED,
-    message="the files that the code made are too large, or too many",
-    hint="write less; files are gone when the run ends",
+    message="the files that the code wrote are too large, or too many",
+    hint="write less; files are deleted when the run ends",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ExceptionReader:
-    """Converts uncaught exceptions of a run. `call_errors` has those of its calls, by type and text."""
+    """Converts uncaught exceptions of a run. `call_errors` has errors of its calls, by type and message."""
 
     code: str
     limits: SessionLimits
@@ -38,14 +38,14 @@ class ExceptionReader:
     call_errors: dict[tuple[str, str], ErrorObject] = field(default_factory=dict)
 
     def remember(self, seen: GuestException, error: ErrorObject) -> None:
-        """Remember the error behind an exception. A type that Python lacks becomes a RuntimeError."""
+        """Record the *error* behind an exception. Guest code gets a RuntimeError if Python lacks the type."""
         self.call_errors[seen.type, seen.message] = self.call_errors["RuntimeError", seen.message] = error
 
     def convert(self, error: GuestError) -> ErrorObject:
-        """Return the error that an uncaught exception stands for."""
+        """Convert an uncaught exception into an error."""
         span = None
         line, column, end_line, end_column = error.span or (None, None, None, None)
-        if line and column and min(line, column) >= 1:  # the guest may send anything
+        if line and column and min(line, column) >= 1:  # the guest is not trusted
             span = Span(line=line, column=column, end_line=end_line, end_column=end_column)
         if error.syntax:
             return ErrorObject(code=Code.SYNTAX_ERROR, message=error.message, span=span)
@@ -59,7 +59,7 @@ class ExceptionReader:
         if error.kind == "PermissionError":
             code = Code.PERMISSION_DENIED
             found = (
-                "the sandbox has no network, no other processes, and no files but those a run makes itself"
+                "the sandbox has no network, no other processes, and no files but those that a run creates"
             )
         elif error.kind == "ModuleNotFoundError":
             found = modules_hint(self.packages)
@@ -68,7 +68,7 @@ class ExceptionReader:
         return ErrorObject(code=code, message=error.message, hint=found, span=span)
 
     def _calls(self, name: str, line: int) -> bool:
-        """Return whether the code calls *name* in this line."""
+        """Return whether the code calls *name* on this line."""
         tree = parse(self.code)
         return tree is not None and any(
             isinstance(node, ast.Call)
@@ -89,30 +89,30 @@ def not_loaded_error(limits: SessionLimits) -> ErrorObject:
 
 
 def not_kept_error(limits: SessionLimits) -> ErrorObject:
-    message = f"what the run left in the session cannot be stored and loaded within {limits.memory_mb} MB"
+    message = f"the session's variables cannot be stored and loaded within {limits.memory_mb} MB"
     hint = "keep less in variables, or raise memory_mb"
     return ErrorObject(code=Code.MEMORY_EXCEEDED, message=message, hint=hint)
 
 
 def not_loadable_error(why: str) -> ErrorObject:
-    message = f"what the run left in the session cannot be loaded again: {why}"
+    message = f"the session's variables cannot be loaded again: {why}"
     hint = "keep data in variables, not objects that cannot be pickled and unpickled"
     return ErrorObject(code=Code.SERIALIZE_ERROR, message=message, hint=hint)
 
 
 def too_large_error(size: int) -> ErrorObject:
-    message = f"what the run left in the session takes {size} bytes, which is too much to store"
+    message = f"the session's variables take {size} bytes, which is too much to store"
     return ErrorObject(code=Code.MEMORY_EXCEEDED, message=message, hint="keep less in variables")
 
 
 def lost_error(error: GuestError) -> ErrorObject:
     message = f"the session's state cannot be loaded: {error.message}"
-    hint = "reset the session, or go back to the Standfast that wrote it"
+    hint = "reset the session, or use the Standfast release that wrote it"
     return ErrorObject(code=Code.INTERRUPTED, message=message, hint=hint)
 
 
 def broken() -> CellFailed:
     """Return the failure of a cell whose guest broke the protocol."""
-    message = "the process that ran the code sent something that makes no sense, and was ended"
-    hint = "code that changes the interpreter under its own feet cannot be run"
+    message = "the process that ran the code sent an invalid message, and was ended"
+    hint = "code that modifies the interpreter itself cannot be run"
     return CellFailed(ErrorObject(code=Code.INTERRUPTED, message=message, hint=hint))

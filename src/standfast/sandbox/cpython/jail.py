@@ -1,11 +1,11 @@
-"""The jail: a process that sees nothing but a Python, can reach no other process, and dies with its host.
+"""The jail: a process that sees only a Python, cannot reach other processes, and dies with its host.
 
-There are two kinds; where neither works, code is refused::
+There are two kinds; if neither works, no code is run::
 
-    bubblewrap   own namespaces: an own file system with a few read-only directories and a private /tmp, no
+    bubblewrap   separate namespaces: a file system with a few read-only directories and a private /tmp, no
                  network, no other processes, no privileged user id
-    landlock     where the system forbids namespaces or bubblewrap is missing: the same processes and network
-                 as the host's, but only listed files can be opened, and no process can be reached
+    landlock     if the system forbids namespaces or bubblewrap is missing: the host's namespaces, but only
+                 listed files can be opened, and no process can be reached
 
 In both, before any code runs, the guest drops every capability, limits its resources and installs a filter of
 system calls: no sockets, no new processes, no signals, no administration of the kernel (`guest.confine`). A
@@ -56,7 +56,7 @@ _ENVIRONMENT: Final = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-"""For the interpreter and its libraries; guest code sees an empty environment."""
+"""The environment of the interpreter and its libraries. It is cleared before guest code runs."""
 NAMESPACES: Final = (
     "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
     "--unshare-cgroup-try", "--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "jail", "--cap-drop", "ALL",
@@ -78,12 +78,12 @@ _LIBRARY_DIRS: Final = ("/lib64", "/usr/lib64", "/lib/{arch}", "/usr/lib/{arch}"
 _LIBRARY_FILES: Final = ("/lib/ld-linux-aarch64.so.1", "/etc/ld.so.cache")
 _DATA: Final = ("/usr/share/zoneinfo",)
 _looking: Final = threading.Lock()
-"""`sysconfig` is not safe for threads: a second one reads its variables while the first one fills them in."""
+"""`sysconfig` is not thread-safe: a second thread could read variables that the first is still computing."""
 
 
 @dataclass(frozen=True, slots=True)
 class JailReport:
-    """Which kind of jail this machine allows, None if no kind, and why."""
+    """The kind of jail that this machine supports, None if it supports none, and the reason."""
 
     kind: JailKind | None
     reason: str
@@ -100,17 +100,17 @@ class JailReport:
 
 @functools.lru_cache(maxsize=4)
 def jail_report(kind: JailKind | None = None) -> JailReport:
-    """Find out which jails this machine allows; `kind` restricts the choice to one."""
+    """Determine which jail this machine supports; `kind` restricts the choice to one."""
     problems = {"bubblewrap": _try_bubblewrap(), "landlock": _try_landlock()}
     wrapped, locked = problems.values()
     if sys.platform != "linux":
-        return JailReport(None, "it is made for Linux")
+        return JailReport(None, "jails need Linux")
     if not seccomp.knows(machine := os.uname().machine):
         return JailReport(None, f"there is no filter of system calls for {machine}")
     if kind != "landlock" and not wrapped:
         return JailReport("bubblewrap", "namespaces are allowed")
     if kind != "bubblewrap" and not locked:
-        why = "it was asked for" if kind else f"bubblewrap cannot be used: {wrapped}"
+        why = "it was requested" if kind else f"bubblewrap cannot be used: {wrapped}"
         return JailReport("landlock", why)
     wanted = [kind] if kind else [*problems]
     return JailReport(None, "; ".join(f"{name}: {problems[name]}" for name in wanted))
@@ -172,7 +172,7 @@ class JailProcess(WorkerProcess):
             self._inside.append(os.pidfd_open(supervisor))
 
     def _kill(self) -> None:
-        """Kill every process of the jail, also if the one that was started is gone."""
+        """Kill every process of the jail, even if the process that was started has exited."""
         super()._kill()
         for handle in self._inside:
             with contextlib.suppress(OSError):
@@ -181,7 +181,10 @@ class JailProcess(WorkerProcess):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def end(self, patience_s: float) -> bool:
-        """Kill the jail; return whether all of it ended within `patience_s`. `close` does the rest."""
+        """Kill the jail; return whether all its processes exited within `patience_s`.
+
+        Call `close` afterwards.
+        """
         self.kill()
         until = time.monotonic() + patience_s
         if self.status is None:
@@ -191,7 +194,7 @@ class JailProcess(WorkerProcess):
         return self.status is not None and all(_ends_before(handle, until) for handle in self._inside)
 
     def close(self) -> None:
-        """End the process, and wait for guest and supervisor, which are not children of this process."""
+        """End the process, wait for guest and supervisor, which are not its children, and clean up."""
         super().close()
         until = time.monotonic() + _GONE_S
         for handle in self._inside:
@@ -217,7 +220,7 @@ class Jail:
     def __init__(self, kind: JailKind | None = None, packages: Sequence[str] = ()) -> None:
         self.kind = jail_report(kind).require()
         try:
-            pickler = _package(_PICKLER)  # the guest itself needs it
+            pickler = _package(_PICKLER)  # used by the guest's own code
         except InvalidArgument:
             raise CodeExecutionUnavailable(
                 "full Python needs the package cloudpickle", hint="pip install 'standfast[cpython]'"
@@ -245,7 +248,7 @@ class Jail:
     def _bubblewrap(self) -> list[str]:
         program = shutil.which("bwrap")
         if program is None:
-            raise EngineFailed("bwrap is gone")
+            raise EngineFailed("bwrap is no longer installed")
         python = _interpreter()
         command = [program, *NAMESPACES, "--as-pid-1", "--clearenv"]
         for name, value in _ENVIRONMENT.items():
@@ -276,7 +279,7 @@ def _python(executable: str, guest: str, config: dict[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package that guest code may import: the file it begins with, and what must be readable for that."""
+    """A package that guest code may import: its main file, and the paths that importing it reads."""
 
     name: str
     file: str
@@ -285,24 +288,24 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """The Python that runs guest code: the host's own, without its packages. `shared` is what it links to."""
+    """The Python that runs guest code: the host's, without its packages. `shared` are its libraries."""
 
     executable: str
     library: str
     shared: tuple[str, ...]
 
     def hidden(self) -> Iterator[str]:
-        """Yield the directories of packages inside of its library."""
+        """Yield the directories inside its library that hold installed packages."""
         yield from (path for name in _OTHERS_PACKAGES if os.path.isdir(path := f"{self.library}/{name}"))
 
     def parts(self) -> Iterator[str]:
-        """Yield the entries of its library, without those."""
+        """Yield the entries of its library that are not hidden."""
         hidden = set(self.hidden())
         yield from (entry.path for entry in os.scandir(self.library) if entry.path not in hidden)
 
 
 def _interpreter() -> Interpreter:
-    """Return the interpreter and the libraries of the system that it may need."""
+    """Return the interpreter and the system libraries that it may need."""
     with _looking:
         return _find_interpreter()
 
@@ -316,7 +319,7 @@ def _find_interpreter() -> Interpreter:
     where, name = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME")
     if sysconfig.get_config_var("Py_ENABLE_SHARED") and where and name:
         shared.insert(0, os.path.join(where, name))
-    with contextlib.suppress(OSError):  # where this process has its C library from
+    with contextlib.suppress(OSError):  # where this process loaded its C library from
         maps = Path("/proc/self/maps").read_text().splitlines()
         for path in {line.split(maxsplit=5)[5] for line in maps if line.count(" ") > 5 and ".so" in line}:
             if os.path.basename(path).startswith(("libc.", "libc-", "ld-")):
@@ -334,7 +337,7 @@ def _package(name: str) -> Package:
         spec = None
     if spec is None or not spec.has_location or spec.origin is None:
         raise InvalidArgument(
-            f"there is no package {name!r} that guest code could be given",
+            f"there is no installed package {name!r} that guest code could import",
             hint="install it where Standfast runs; the standard library need not be listed",
         )
     file = os.path.realpath(spec.origin)

@@ -129,7 +129,7 @@ _names: Final[msgspec.json.Decoder[list[str] | None]] = msgspec.json.Decoder(lis
 
 
 class UnreadableMessage(Exception):
-    """A frame that an honest guest does not send."""
+    """A frame that an unmodified guest never sends."""
 
 
 class OfAnotherRun(UnreadableMessage):
@@ -146,7 +146,7 @@ def read_message(frame: bytes, nonce: bytes) -> tuple[Message, bytes]:
         data, rest = data[5:end], bytes(data[end:])
     found = _TYPE.match(data)
     if found is None or len(data) > _MAX_LONG.get(found[1], _MAX_SHORT):
-        raise UnreadableMessage("a message of no type, or too large for its type")
+        raise UnreadableMessage("a message of an unknown type, or too large for its type")
     return _decoded(_messages.decode, data), rest
 
 
@@ -215,4 +215,4 @@ def _tagged(value: Any, depth: int) -> Any:
     for kind, tag in _SEQUENCES.items():
         if isinstance(value, kind):
             return [tag, [_tagged(item, depth + 1) for item in value]]
-    raise InvalidArgument(f"a {type(value).__name__} has no place in guest code")
+    raise InvalidArgument(f"a {type(value).__name__} cannot be passed to guest code")

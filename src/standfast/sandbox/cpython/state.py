@@ -1,7 +1,7 @@
-"""The bytes that a session of the CPython engine, or a suspended cell of it, is stored as.
+"""The stored form of a CPython session, and of a suspended cell of one.
 
-The payload is a pickle that only a jail ever reads. Here it is bytes. Pickled functions are byte code: a
-state belongs to one minor version of Python.
+The payload is a pickle, which only a jail ever loads; this module treats it as opaque bytes. Pickled
+functions contain byte code, so a state belongs to one minor version of Python.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VERSION: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 class CPythonState(msgspec.Struct, frozen=True, kw_only=True):
-    """A session between two cells. If it is `plain`, no operator on its values can change anything."""
+    """A session between two cells. If it is `plain`, no operator on its values has side effects."""
 
     payload: bytes
     names: list[str] = msgspec.field(default_factory=list)
@@ -31,7 +31,7 @@ class CPythonState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CPythonDump(msgspec.Struct, frozen=True, kw_only=True):
-    """What running a cell again needs besides its calls. In `loaded`, None is a name without a value."""
+    """The data for replaying a cell, besides its calls. In `loaded`, None marks a name without a value."""
 
     code: str
     state: bytes
@@ -44,7 +44,7 @@ class CPythonDump(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _FormerCell(msgspec.Struct, frozen=True, kw_only=True):
-    """The field of the former format that no other has: the numbers of the calls without an answer."""
+    """A field that only the former format has: the numbers of the unanswered calls."""
 
     waiting: list[int]
 
@@ -90,5 +90,5 @@ def _read(kind: type[Stored], data: bytes, what: str) -> Stored:
         Code.SNAPSHOT_VERSION_MISMATCH,
         f"the {what} was stored by {header.engine} {header.version} (format {header.format}), "
         f"this is {ENGINE} {VERSION} (format {FORMAT})",
-        hint="reset the session, or go back to the Python and the Standfast that wrote it",
+        hint="reset the session, or use the Python version and the Standfast release that wrote it",
     )

@@ -1,11 +1,11 @@
-"""Jailed processes, each with one session in it, and what they use.
+"""Jailed processes, each with one session, and the resources that they use.
 
 Rules
 -----
-1. A process serves one session. One more than needed is kept ready, because starting one takes long.
-2. A process without a run is stopped (SIGSTOP), so that no thread of a guest computes between two runs.
-3. A process that has sent more than belongs to its last run is ended: no run reads a message of another.
-4. A process that is not gone within a moment keeps its slot, and a background thread waits for it.
+1. A process serves one session. One spare process is kept ready, because starting one is slow.
+2. A process without a run is stopped (SIGSTOP), so that no guest thread runs between two runs.
+3. A process that sends messages after the end of its run is ended, so that no run reads another's messages.
+4. A killed process that does not exit promptly keeps its slot while a background thread waits for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from standfast.sandbox.worker_process import WorkerDied
 from standfast.sandbox.workers import PeakMemory, WorkerSlots
 
 LOADING_MS: Final = 2_000
-"""What loading the session may compute in addition to `cpu_ms`; it is not the code's computing."""
+"""CPU time for loading the session, in addition to `cpu_ms`, which is for the code alone."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _SPARE_BYTES: Final = 48 << 20
 _SPARE_CPU_S: Final = 3
@@ -45,12 +45,12 @@ _THREADS_AT: Final = 17
 
 
 class Meter:
-    """The resources of one process. What it used before its first run is its own, not the code's."""
+    """Measures the resources that guest code uses in one process, without those used before its first run."""
 
     def __init__(self, pid: int, home: str | None) -> None:
         self._pid = pid
         self._home = home
-        self._cpu_clock = (~pid << 3) | 2  # as clock_getcpuclockid(3) makes it
+        self._cpu_clock = (~pid << 3) | 2  # the value that clock_getcpuclockid(3) computes
         self._cpu_start = 0.0
         self.peak = PeakMemory(pid)
         try:
@@ -58,45 +58,48 @@ class Meter:
         except ProcessLookupError:
             raise WorkerDied from None
         except OSError as error:
-            raise EngineFailed(f"the guest cannot be watched: {error}") from error
+            raise EngineFailed(f"the resources of the guest's process cannot be measured: {error}") from error
         self._own_space, self._own_memory = int(pages[0]) * _PAGE, int(pages[1]) * _PAGE
 
     def begin(self, limits: SessionLimits) -> None:
-        """Measure a new run, and set system limits that hold even between two looks of the watchdog."""
+        """Measure a new run, and set kernel limits that also apply between two checks of the watchdog."""
         self._cpu_start = self._cpu_s()
         self.peak.reset()
-        space = self._own_space + 2 * (limits.memory_mb << 20) + _SPARE_BYTES  # storing takes as much again
+        space = self._own_space + 2 * (limits.memory_mb << 20) + _SPARE_BYTES  # packing needs as much again
         seconds = int(self._cpu_start + limits.cpu_ms / 1000) + _SPARE_CPU_S
         try:
             for which, most in ((resource.RLIMIT_AS, space), (resource.RLIMIT_CPU, seconds)):
-                _, hard = resource.prlimit(self._pid, which)  # it stays, so that the next run may have more
+                _, hard = resource.prlimit(self._pid, which)  # kept, so that the next run can have more
                 soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
                 resource.prlimit(self._pid, which, (soft, hard))
         except ProcessLookupError:
             raise WorkerDied from None
         except OSError as error:
-            raise EngineFailed(f"the guest's resources cannot be limited: {error}") from error
+            raise EngineFailed(f"the resources of the guest's process cannot be limited: {error}") from error
 
     def computed_ms(self) -> float:
-        """Return how long the run has computed so far."""
+        """Return the CPU time that the run has used so far."""
         return (self._cpu_s() - self._cpu_start) * 1000
 
     def used_bytes(self) -> int:
-        """Return the run's memory peak, without what the process had before its first run."""
+        """Return the run's peak memory, without the memory that the process had before its first run."""
         return max(0, (self.peak.bytes() or 0) - self._own_memory)
 
     def needs_more_than(self, limits: SessionLimits, peak: int | None = None) -> bool:
-        """Return whether the run's memory peak, or *peak*, is over its limit."""
+        """Return whether the run's peak memory, or *peak* if given, exceeds the memory limit."""
         used = self.peak.bytes() if peak is None else peak
         return used is not None and used - self._own_memory > limits.memory_mb << 20
 
     def exceeded(self, limits: SessionLimits, *, loading: bool, packing: bool) -> ErrorObject | None:
-        """Return the error of the limit that the run exceeds. Memory has others while the session moves."""
+        """Return the error of the limit that the run exceeds.
+
+        Loading and packing have other memory limits.
+        """
         if self.computed_ms() > limits.cpu_ms + (LOADING_MS if loading else 0):
             return cpu_error(limits)
         if not (loading or packing) and self.needs_more_than(limits):
             return memory_error(limits)
-        with contextlib.suppress(OSError):  # the process may be ending; as root it may start any number
+        with contextlib.suppress(OSError):  # the process may be ending; no system limit holds for root
             fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
             if int(fields[_THREADS_AT]) > _MAX_THREADS:
                 return THREADS_ERROR
@@ -112,7 +115,7 @@ class Meter:
             return self._cpu_start
 
     def _files_too_large(self) -> bool:
-        """Return whether the private directory exceeds a limit that the system does not set."""
+        """Return whether files in the private directory exceed a limit that the kernel does not enforce."""
         if self._home is None:
             try:
                 system = os.statvfs(f"/proc/{self._pid}/root/tmp")
@@ -124,13 +127,13 @@ class Meter:
             for name in os.listdir(f"/proc/{self._pid}/fd"):
                 with contextlib.suppress(OSError):
                     found = os.stat(f"/proc/{self._pid}/fd/{name}")
-                    if stat.S_ISREG(found.st_mode) and not found.st_nlink:  # open, and without a name
+                    if stat.S_ISREG(found.st_mode) and not found.st_nlink:  # deleted, but still open
                         size += found.st_blocks * 512
         return size > MAX_FILES_BYTES or entries > _MAX_ENTRIES
 
 
 def _held_below(home: str) -> tuple[int, int]:
-    """Count bytes and entries below a directory, stopping at too many; what cannot be read counts as that."""
+    """Count bytes and entries below a directory; an unreadable or very deep one counts as too many."""
     size = entries = 0
     pending = [(home, 0)]
     while pending and entries <= _MAX_ENTRIES:
@@ -159,7 +162,7 @@ _CLOSE_S: Final = 10.0
 
 
 class CPythonWorker:
-    """A session in a jailed process. Each frame from it must carry `nonce`, that of the current run."""
+    """A session in a jailed process. Each frame from it must have `nonce`, the nonce of the current run."""
 
     def __init__(self, process: JailProcess) -> None:
         self.process = process
@@ -171,23 +174,23 @@ class CPythonWorker:
         self._halted = False
 
     def holds(self, state: bytes) -> bool:
-        """Return whether a run from this state can begin here: not if the process has unread messages."""
+        """Return whether a run from *state* can begin here: the process is alive and has sent nothing."""
         fits = self.version == state and self.runs < MAX_RUNS
         return fits and self.process.is_alive() and not self.process.has_unread()
 
     def begin(self) -> str:
-        """Start a run with a new nonce, which is returned as text. The state is unknown from here on."""
+        """Start a run; return its new nonce, in hexadecimal. The session's state is unknown from then on."""
         self.nonce = secrets.token_bytes(NONCE_BYTES)
         self.version = None
         self.runs += 1
         return self.nonce.hex()
 
     def kill(self) -> None:
-        self.meter.peak.bytes()  # remembered, for when the process is gone
+        self.meter.peak.bytes()  # read and cached while the process still exists
         self.process.kill()
 
     def halt(self) -> None:
-        """Stop the process until `wake`."""
+        """Stop the process (SIGSTOP) until `wake`."""
         with contextlib.suppress(OSError):
             os.kill(self.process.guest_pid, signal.SIGSTOP)
         self._halted = True
@@ -199,7 +202,7 @@ class CPythonWorker:
             self._halted = False
 
     def end(self) -> bool:
-        """Kill the process; return whether it was gone within a moment."""
+        """Kill the process; return whether it exited promptly."""
         return self.process.end(_PATIENCE_S)
 
     def close(self) -> None:
@@ -221,7 +224,10 @@ class CPythonWorkers(WorkerSlots[CPythonWorker]):
         self._changing = threading.Lock()
 
     def fresh(self, started: Callable[[JailProcess], None]) -> CPythonWorker:
-        """Return a process with an empty session; *started* gets a new one, to kill it. Blocking."""
+        """Return a process with an empty session.
+
+        *started* gets a new process, to be able to kill it. Blocks.
+        """
         with self._changing:
             worker, self._spare = self._spare, None
         if worker is not None and not worker.process.is_alive():
@@ -237,7 +243,7 @@ class CPythonWorkers(WorkerSlots[CPythonWorker]):
         super().keep(key, worker)
 
     def give_back(self, worker: CPythonWorker | None) -> None:
-        """Free a slot as soon as the process in it is gone."""
+        """Free a slot as soon as its process has exited."""
         if worker is None or worker.end():
             super().give_back(worker)
         else:
@@ -251,7 +257,7 @@ class CPythonWorkers(WorkerSlots[CPythonWorker]):
             self._later(worker.close)
 
     def ending(self) -> int:
-        """Return how many processes a background thread waits for."""
+        """Return the number of killed processes that have not exited yet."""
         return len(self._ending)
 
     def _later(self, work: Callable[[], None]) -> None:
@@ -266,7 +272,7 @@ class CPythonWorkers(WorkerSlots[CPythonWorker]):
         thread.start()
 
     def close(self) -> None:
-        """End every process without a run, and start no more. Blocking."""
+        """End every process that has no run, and start no more. Blocking."""
         self._closed = True
         super().close()
         with self._changing:
@@ -299,7 +305,7 @@ class CPythonWorkers(WorkerSlots[CPythonWorker]):
                     process.kill()
 
         worker: CPythonWorker | None = None
-        with contextlib.suppress(EngineFailed):  # the next run that needs one reports it
+        with contextlib.suppress(EngineFailed):  # the next run that needs a process reports it
             worker = self._made(started)
         with self._changing:
             self._making = self._starting = None

@@ -1,4 +1,4 @@
-"""What is wrong with a cell, as far as its syntax tree and the contracts of functions tell.
+"""Checks of a cell against its syntax tree and the contracts of functions.
 
 Rules
 -----
@@ -27,10 +27,10 @@ from standfast.tools.stubs import capability_stub
 
 _BUILTINS: Final = frozenset(dir(builtins))
 _LATE_BINDERS: Final = frozenset({"exec", "eval", "globals", "locals", "vars", "__import__"})
-"""Functions that can bind names which no syntax shows."""
+"""Functions that can bind names without any syntax for it."""
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _GUARDS: Final = (*_SCOPES, ast.Try, ast.TryStar, ast.With, ast.If)
-"""Where an import may be meant to fail, or may never run."""
+"""Statements in which an import may be expected to fail, or may never run."""
 _SCALARS: Final = (str, bool, int, float, type(None))
 _CONTAINERS: Final = {
     ast.List: "array", ast.Tuple: "array", ast.ListComp: "array",
@@ -168,7 +168,7 @@ def _declared_global(scope: ast.AST) -> set[str]:
 
 
 def _argument_problems(call: ast.Call, name: str, schema: Schema) -> Iterator[Problem]:
-    """Yield what is wrong with the arguments of `call`, and the node that has the problem."""
+    """Yield the problems with the arguments of `call`, each with its node."""
     properties = schema.get("properties")
     if schema.get("type") == "array" or not isinstance(properties, dict):
         return

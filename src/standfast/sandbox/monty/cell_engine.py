@@ -1,7 +1,7 @@
-"""Python cells on the Monty engine: what the engine offers, and the stepper of one cell.
+"""The Monty engine, which runs Python cells, and the stepper of one cell.
 
-At a plain call, the code stops; a call that the code awaits gets a future, and the code continues until all
-of its tasks wait. A cell that waits is put aside as the engine's dump, in the middle of its expression.
+The code stops at a plain call; a call that it awaits gets a future, and the code continues until all of its
+tasks wait. A cell that was put aside is stored as the engine's dump, in the middle of its expression.
 
 Rule: inputs, and names that were loaded, are unbound when the cell ends, so they are never part of its state.
 """
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 _CHECK_MS: Final = 10_000
 _SMALL_CHARS: Final = 1_000
-"""A text up to this size may stay in the session until the next cell; larger values are dropped at once."""
+"""A cell's value stays in the session until the next cell if it is a text of at most this size."""
 _COMPACT_AFTER_FEEDS: Final = 32
 _COMPACT_FROM_BYTES: Final = 2_048
 _MAX_UNSAVED_FEEDS: Final = 256
-"""A worker that was fed this often without being stored is loaded anew: the engine keeps all sources."""
+"""The engine keeps the source of every feed, so a worker is reloaded after this many without a new state."""
 _REFUSALS: Final = frozenset({Code.SYNTAX_ERROR, Code.UNSUPPORTED_FEATURE})
-"""Errors of code that was refused before any of it ran."""
+"""The error codes of code that the engine rejects before running any of it."""
 
 
 class MontyCells(SteppedCells):
@@ -152,7 +152,7 @@ class MontyStepper(SlotStepper[MontyWorker]):
         return answer.exception is not None
 
     def _step(self, job: Callable[P, RunStep], *args: P.args, **kwargs: P.kwargs) -> Step:
-        """Step the engine; an exception that it raises becomes the cell's failure."""
+        """Step the engine, and convert an exception that it raises into the cell's failure."""
         if self._host.stopped is not None:
             raise CellStopped
         outcome: RunStep | MontyFailure
@@ -172,12 +172,12 @@ class MontyStepper(SlotStepper[MontyWorker]):
             raise CellFailed(outcome.error)
         if outcome.error.code in _REFUSALS:
             if self.worker is not None:
-                self.worker.version = None  # it was fed, and may have counted the source
+                self.worker.version = None  # the engine may have counted the source
             return StepEnded(error=outcome.error, refused=True)
         return self._ended(None, outcome.error)
 
     def _begin(self) -> RunStep:
-        """Begin in a worker that holds the session as it was before the cell: the warm one, or another."""
+        """Begin in a worker that has the session's state before the cell: the warm worker, or another."""
         request, worker = self._host.request, self.worker
         if worker is None or not worker.holds(request.state, request.limits):
             self.drop_worker()
@@ -191,8 +191,8 @@ class MontyStepper(SlotStepper[MontyWorker]):
         except engine.MontyCrashedError as error:
             if self._host.stopped is not None or error.timed_out or not worker.warm:
                 raise
-        # It has died while it was idle. Nothing reaches the outside before the first step ends, so another
-        # attempt repeats nothing.
+        # The warm worker died while it was idle. A cell has no effect outside of its worker before its first
+        # step ends, so it can safely begin again.
         worker.version = None
         self._host.output.forget()
         return self._begin()
@@ -324,20 +324,20 @@ class MontyStepper(SlotStepper[MontyWorker]):
         return data
 
     def _undone(self, error: Exception) -> CellFailed:
-        """Return how a cell ends whose code has run and whose value or state could not be taken over."""
+        """Return the failure of a cell whose code has run, but whose value or state could not be read."""
         message = f"the cell could not be completed: {error}"
         code, hint = Code.INTERRUPTED, None
         if isinstance(error, engine.MontyError):
             message = f"the process that ran the code died: {error}"
             if "memory limit" in str(error):
                 code, limit = Code.MEMORY_EXCEEDED, f"{self._limits.memory_mb} MB"
-                message = f"what the run left in the session cannot be stored and loaded within {limit}"
+                message = f"the session's variables cannot be stored and loaded within {limit}"
                 hint = "that takes up to four times the memory of the values; keep less or raise memory_mb"
         return CellFailed(ErrorObject(code=code, message=message, hint=hint))
 
 
 def _covers(known: Diagnostic, other: Diagnostic) -> bool:
-    """Return whether *known* reports the same as *other*, at a place around it."""
+    """Return whether *known* reports the same problem as *other*, for a span that contains it."""
     outer, inner = known.span, other.span
     if inner is None or outer is None or known.code != other.code:
         return False

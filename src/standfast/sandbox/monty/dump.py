@@ -1,16 +1,16 @@
-"""What the engine's dumps contain beyond its API.
+"""Access to the contents of the engine's dumps, for which it has no API.
 
-A dump is `MONTY`, a version, and CBOR. It shows the arguments of the call that a run stands at before they
-become Python objects (`check_arguments`, `stand_ins`). Two things in it must change between runs:
+A dump is `MONTY`, a version, and CBOR. It shows the arguments of the call that a run is stopped at, before
+they become Python objects (`check_arguments`, `stand_ins`). Two things in it must change between runs:
 
 * *Limits* are stored with the session and can only be tightened through the API. Ours hold for one run,
   so the limits in a dump are overwritten before it is loaded.
 * *Sources* of every run are kept for tracebacks, so that a dump grows with each run. Sources that no
   function can refer to are dropped.
 
-Rules: only bytes at places found by structure change, everything else is copied; a dump with an unexpected
-structure is refused with `EngineFailed`, never guessed at. The engine's version is pinned and stored beside
-every dump, so this code never meets another layout.
+Rules: a change replaces only bytes that were located by parsing the structure; everything else is copied. A
+dump with an unexpected structure raises `EngineFailed`. The engine's version is pinned and stored with every
+dump, so this code never reads the layout of another version.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TEXT_KINDS: Final = frozenset({b"String", b"Bytes", b"BigInt", b"Repr"})
 _PLAIN_KINDS: Final = frozenset(
     {b"", b"Int", b"String", b"Float", b"Bool", b"Repr", b"List", b"Dict", b"Set"}
 )
-"""What costs nothing to hash, or cannot be hashed at all."""
+"""Kinds of keys that are cheap to hash, or cannot be hashed at all."""
 _MAX_UNUSUAL: Final = 1_000
 """How many integers beyond 64 bits may be there if some are keys, as they may all have one hash; and how many
 objects that are neither data nor containers, each of which is made by a call."""
@@ -68,22 +68,23 @@ def _runs(*, hashed: bool) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
 
 
 def _careful(edit: Callable[P, T]) -> Callable[P, T]:
-    """Make *edit* raise `EngineFailed` for a dump that is cut or malformed."""
+    """Make *edit* raise `EngineFailed` for a truncated or malformed dump."""
 
     @functools.wraps(edit)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return edit(*args, **kwargs)
         except (IndexError, ValueError, struct.error):
-            raise EngineFailed("the engine's dump does not look as expected") from None
+            raise EngineFailed("the engine's dump has an unexpected structure") from None
 
     return guarded
 
 
 @_careful
 def with_limits(dump: bytes, limits: SessionLimits) -> bytes:
-    """Return the same session under other limits."""
-    # Only counters and references follow the tracker, so no string of guest code can be the last of its key.
+    """Return the same session with other limits."""
+    # Only counters and references follow the tracker, so the last match of its key cannot be in a guest's
+    # string.
     at = dump.rfind(_TRACKER)
     if not dump.startswith(_MAGIC) or at < 0:
         raise EngineFailed("the engine's dump has no limits where they are expected")
@@ -106,8 +107,8 @@ def with_limits(dump: bytes, limits: SessionLimits) -> bytes:
 
 @_careful
 def without_sources(dump: bytes) -> tuple[bytes, int]:
-    """Return the session without sources that define nothing, and the number of its next source."""
-    # Sources are numbered anew after the last one kept, because the engine remembers every name it gave.
+    """Return the session without the sources that define nothing, and the number of its next source."""
+    # Numbering continues after the last kept source, because the engine keeps the name of each source it has.
     idle = _value_of(dump, _value_of(dump, _HEADER_BYTES, "state"), "Idle")
     number = _value_of(dump, idle, "next_input_id")
     start = _value_of(dump, idle, "sources")
@@ -128,7 +129,7 @@ def without_sources(dump: bytes) -> tuple[bytes, int]:
 
 @_careful
 def stand_ins(dump: bytes) -> list[str]:
-    """Return the arguments that are only text for something else: a function, a range or a cycle."""
+    """Return the arguments that the engine passes as text although they are functions, ranges or cycles."""
     count, at = _head(dump, _argument_nodes(dump))
     found: list[str] = []
     for _ in range(count):
@@ -146,10 +147,11 @@ def stand_ins(dump: bytes) -> list[str]:
 
 @_careful
 def check_arguments(dump: bytes, max_bytes: int = MAX_VALUE_BYTES) -> str | None:
-    """Raise `ValueTooLarge` if the arguments of the call that a dumped run stands at surely exceed a limit.
+    """Raise `ValueTooLarge` if the arguments of a dumped run's call certainly exceed a limit.
 
-    Return the kind of an argument that has no JSON form and must not become a Python object: tuples as keys,
-    because hashing one hashes all of its parts, as often as they occur; and what else is slow to make.
+    The call is the one at which the run is stopped. Return the kind of an argument that has no JSON form and
+    must not become a Python object: a tuple as a key, because hashing it hashes all of its parts as often as
+    they occur, or another value that is slow to create.
     """
     count, at = _head(dump, _argument_nodes(dump))
     unusual: dict[int, bytes] = {}
@@ -216,7 +218,7 @@ def _foreign_keys(
 
 
 def _argument_nodes(dump: bytes) -> int:
-    """Return where the values of the call are that a dumped run stands at."""
+    """Return the position of the argument nodes of the call at which a dumped run is stopped."""
     at = _HEADER_BYTES
     for key in ("state", "Suspended", "FunctionCall", "args", "graph", "nodes"):
         at = _value_of(dump, at, key)

@@ -1,15 +1,15 @@
-"""The code of one cell in the engine: steps it, answers what needs no decision, and finds its value.
+"""The execution of one cell's code in the engine: stepping, simple answers, and the code's value.
 
-The engine stops wherever guest code needs the host. Names of functions, calls of unknown names and requests
-to the operating system are answered here; calls of functions, sleeps and blocked tasks become steps.
+The engine stops whenever guest code needs the host. Lookups of function names, calls of unknown names and
+requests to the operating system are answered here; calls of functions, sleeps and blocked tasks become steps.
 
 Rules
 -----
-1. The clock stands still between answers, and random numbers come from the seed: a cell that is rerun sees
-   the same. The engine keeps its own random state in its dumps, so only its seed is made here.
-2. The address that an object without a `__repr__` prints may differ between a warm worker and a loaded one.
-3. The engine passes functions, ranges, modules and cycles as their text, indistinguishable from a string.
-   Where a text could be such a stand-in, the engine's dump is asked (`dump.stand_ins`).
+1. The clock stands still between answers, and random numbers come from the seed, so a cell that is rerun sees
+   the same values. The engine's dumps contain its random state, so only its seed is provided here.
+2. The address in the default `repr` of an object may differ between a warm worker and a loaded one.
+3. The engine passes functions, ranges, modules and cycles as their text, which looks like a string. If a text
+   could be such a *stand-in*, the engine's dump is checked (`dump.stand_ins`).
 """
 
 from __future__ import annotations
@@ -51,22 +51,25 @@ OS_POLICY: Final = {
     "random_start": "call_host",
     "sleep_system_max": float("inf"),
 }
-"""What the engine asks the host for; it is part of its dumps. By default it cuts sleeps to ten seconds."""
+"""What the engine delegates to the host.
+
+It is part of dumps. The default would limit sleeps to ten seconds.
+"""
 _SLEEPS: Final = ("system.sleep", "system.async_sleep")
 _MAX_RANDOM_BYTES: Final = 64 << 10
 _BRIEF_S: Final = 0.000_2
-"""What the engine makes, sends and receives in this time, the host reads in a millisecond."""
+"""The host can read within a millisecond whatever the engine creates and sends within this time."""
 _FEW: Final = 16
 _SHORT_NAME_CHARS: Final = 100
 _FEW_NUMBERS_BYTES: Final = 16 << 10
-"""A request of a few numbers, with short names, is never longer."""
+"""A request with a few numbers and short names is never longer than this."""
 _KEPT: Final = "__standfast_kept_{}"
 _STAND_IN: Final = re.compile(r"<.*>|[\w.]{1,200}\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(\.\.\.\)|\.\.\.", re.S)
 _TYPE_NAME: Final = re.compile(r"<([\w.]+)|([\w.]+)\(")
 
 
 class CodeFinished(msgspec.Struct, frozen=True):
-    """The code ran to its end. Its last expression has this value, which may be *unread*."""
+    """The end of the code. `value` is that of its last expression, unless it is `unread`."""
 
     value: object
     unread: bool = False
@@ -76,16 +79,16 @@ RunStep = EngineCall | StepBlocked | CodeFinished
 
 
 class ForeignArgument(Exception):
-    """An argument holds a value of this type, which has no JSON form."""
+    """An argument contains a value of this type, which has no JSON form."""
 
 
 class EngineRun:
     """The engine's side of one cell.
 
-    `borrowed` are names that the cell has only until its end: inputs and loaded values. `kept` are those that
-    had a value before, which they get back. `call_errors` are the errors behind exceptions that the guest
-    sees, by type and message. `plain_keys` means that neither the session nor the code can hash anything
-    that has parts (`syntax.has_plain_keys`). `standing` is the snapshot that the code stopped at.
+    `borrowed` are names that are bound only until the cell ends: inputs and loaded values. `kept` are those
+    that had a value before, which is restored. `call_errors` are the errors behind exceptions that the guest
+    sees, by type and message. `plain_keys` means that neither the session nor the code can hash a value that
+    has parts (`syntax.has_plain_keys`). `standing` is the snapshot at which the code is stopped.
     """
 
     worker: MontyWorker
@@ -122,7 +125,7 @@ class EngineRun:
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, worker: MontyWorker) -> RunStep:
-        """Run to the first thing that needs the host."""
+        """Start the code, and run it until it needs the host."""
         self.worker = worker
         self.draws = 0  # a second attempt sees the same random numbers
         program, kept = self.program, self.kept
@@ -143,7 +146,7 @@ class EngineRun:
         return self._feed(program.unnamed)
 
     def _feed(self, code: str) -> RunStep:
-        """Feed the code of the run. The engine numbers all sources, also those that it refuses."""
+        """Feed the code to the engine, which numbers all sources, even those that it rejects."""
         worker = self.worker
         self.filename = f"<python-input-{worker.next_input}>"
         worker.next_input += 1
@@ -152,7 +155,7 @@ class EngineRun:
         return self._advance(worker.feed(code, inputs=inputs, print_callback=self._host.output))
 
     def reload(self, worker: MontyWorker) -> RunStep:
-        """Load a suspended run and find what it stands at."""
+        """Load a suspended run, and return the step at which it is stopped."""
         self.worker = worker
         worker.next_input = int(self.filename.removeprefix("<python-input-").removesuffix(">")) + 1
         self._asked_s = time.perf_counter()
@@ -160,7 +163,7 @@ class EngineRun:
         return self._advance(snapshot)
 
     def answer(self, call_id: int, answer: CallAnswer) -> RunStep:
-        """Give its result to the call that the code stands at, or to one that it is blocked on."""
+        """Answer the call at which the code is stopped, or one of those that it waits for."""
         standing, seen = self.standing, answer.exception
         result: Any = {"return_value": answer.value}
         if seen is not None:
@@ -175,13 +178,13 @@ class EngineRun:
         return self._advance(standing.resume(result))
 
     def promise(self) -> RunStep:
-        """Give the call that the code stands at a future instead of its result."""
+        """Answer the call at which the code is stopped with a future."""
         assert isinstance(self.standing, engine.FunctionSnapshot)
         self._asked_s = time.perf_counter()
         return self._advance(self.standing.resume({"future": ...}))
 
     def _advance(self, snapshot: Any) -> RunStep:
-        """Answer what needs no decision, up to the next step."""
+        """Answer simple requests of the engine, up to the next step."""
         self.standing = None
         while True:
             if isinstance(snapshot, engine.MontyComplete):
@@ -204,8 +207,8 @@ class EngineRun:
             snapshot = step
 
     def _is_small(self) -> bool:
-        """Return whether what the engine sent is small enough to become Python objects at once."""
-        # What it made and sent in a very short time is small, unless tuples share their parts.
+        """Return whether the engine's last message is small enough to convert to Python objects directly."""
+        # A message that was created and sent in a very short time is small, unless tuples share their parts.
         if self.plain_keys and time.perf_counter() - self._asked_s < _BRIEF_S:
             return True
         return self.worker.sent_bytes() <= (SMALL_FRAME_BYTES if self.plain_keys else TINY_FRAME_BYTES)
@@ -222,7 +225,7 @@ class EngineRun:
         return snapshot.resume(value=value)
 
     def _on_function(self, snapshot: engine.FunctionSnapshot) -> Any:
-        """Return the call as a step; or answer it here, and return the next snapshot."""
+        """Return a call as a step, or answer it and return the next snapshot."""
         name = str(snapshot.function_name)
         if snapshot.is_os_function:
             return self._on_system_call(snapshot, name)  # the engine has checked the types of its arguments
@@ -236,7 +239,7 @@ class EngineRun:
         here = place.filename == self.filename
         if not awaited:
             sites = self.program.awaited if here else self._sites.get(place.filename, ())
-            if sites is None or place.filename == "<string>":  # its syntax is unknown
+            if sites is None or place.filename == "<string>":  # its syntax tree is unknown
                 awaited = self._functions.is_async(name)
             else:
                 awaited = (place.start, place.end) in sites
@@ -324,14 +327,14 @@ class EngineRun:
         return self._raise(snapshot, "PermissionError", message, error)
 
     def _raise(self, snapshot: engine.FunctionSnapshot, kind: Any, text: str, error: ErrorObject) -> Any:
-        """Raise an exception in the guest, and remember the *error* behind it."""
+        """Raise an exception in the guest, and record the *error* behind it."""
         self.call_errors[kind, text] = error
         return snapshot.resume({"exc_type": kind, "message": text})
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
     def value(self, finished: CodeFinished | None) -> object:
-        """Return the value of the code as the engine hands it over; *finished* is None if it failed."""
+        """Return the code's value as the engine converts it; *finished* is None if the code failed."""
         program, value = self.program, None
         if finished is not None:
             value = finished.value
@@ -343,7 +346,7 @@ class EngineRun:
         return value
 
     def as_json(self, value: object) -> tuple[Json, ErrorObject | None]:
-        """Return *value* as JSON, or why it is not: it may hold the text of something that is not text."""
+        """Convert *value* to JSON; return the JSON and None, or None and the error if it has no JSON form."""
         if value is None or type(value) is bool or (type(value) is int and value.bit_length() <= 64):
             return value, None
         if isinstance(value, Unreadable):
@@ -376,8 +379,8 @@ class EngineRun:
         return clean, None
 
     def give_names_back(self, *, drop_value: bool) -> None:
-        """Give borrowed names the values they had before the run; with *drop_value*, unbind its value too."""
-        # The engine has no `del` and no list of globals, but it unbinds the name of an `except` clause.
+        """Restore borrowed names to their earlier values; with *drop_value*, also unbind the run's value."""
+        # The engine has neither `del` nor a list of globals, but it unbinds the name of an `except` clause.
         lines = [_unbind(VALUE_NAME)] if drop_value else []
         for name in self.borrowed:
             if name != "result" or self.program.result_mode != "maybe":
@@ -386,7 +389,7 @@ class EngineRun:
             self.worker.evaluate("\n".join(lines))
 
     def _shown(self, expression: str) -> object:
-        """Return the value of *expression*, read after a dump has shown that it can be read."""
+        """Return the value of *expression*, unless a dump shows that it must not be converted."""
         worker = self.worker
         snapshot = worker.show(expression, None)
         given = worker.arguments(snapshot, small=worker.sent_bytes() <= TINY_FRAME_BYTES)
@@ -394,14 +397,15 @@ class EngineRun:
         return given if isinstance(given, Unreadable) else given[0][0]
 
     def _value_expression(self) -> str:
-        """Return an expression with which the guest names the run's value once more."""
+        """Return an expression for the run's value."""
         if self.program.reads_only is not None:
             return f"({last_expression(self.program.code)}\n)"
         return VALUE_NAME if self.program.result_mode == "never" else "result"
 
     def _find_result(self) -> tuple[bool, object]:
         """Return whether the run bound `result`, and its value."""
-        # A run that reads an earlier `result` bound it if a mark was left, or if it is another object now.
+        # If the run also reads an earlier `result`, it bound `result` if it left a mark, or the object
+        # differs.
         worker, existed, value = self.worker, "result" in self.kept, None
         try:
             bound = True
@@ -430,7 +434,7 @@ def _unbind(name: str) -> str:
 
 
 def _put_back(name: str) -> str:
-    """Return code that gives *name* the value that was kept for it."""
+    """Return code that restores the value of *name* that was saved before the run."""
     aside = _KEPT.format(name)
     return "\n".join([_unbind(name), _copy(aside, name), _unbind(aside)])
 
@@ -442,7 +446,7 @@ def _exceptions() -> frozenset[str]:
 
 
 def _type_of_stand_in(text: str) -> str:
-    """Return the name of the type that the text of a value shows."""
+    """Return the type name that the text of a stand-in shows."""
     if text == "<deeply nested>":
         return "a value nested too deeply"
     if text.startswith("<class "):
@@ -454,7 +458,7 @@ def _type_of_stand_in(text: str) -> str:
 
 
 def _are_few_numbers(args: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Return whether all arguments are JSON numbers, booleans or None, which need no check."""
+    """Return whether the arguments are a few JSON numbers, booleans or None, which need no check."""
     if len(args) + len(kwargs) > _FEW or (kwargs and max(map(len, kwargs)) > _SHORT_NAME_CHARS):
         return False
     for value in (*args, *kwargs.values()) if kwargs else args:
@@ -471,7 +475,7 @@ def _are_few_numbers(args: list[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def _may_hold_stand_ins(value: Json, function_names: Container[str]) -> bool:
-    """Return whether some text in *value* could stand for something that is not text."""
+    """Return whether a string in *value* could be a stand-in for something that is not a string."""
     pending = [value]
     while pending:
         item = pending.pop()

@@ -1,4 +1,4 @@
-"""The errors that the engine's exceptions stand for."""
+"""Conversion of the engine's exceptions into errors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MODULES: Final = (
 
 
 class MontyFailure(msgspec.Struct, frozen=True):
-    """Why a run ended. A *hard* failure undoes the run: the session stays as it was before."""
+    """The reason why a run failed. After a *hard* failure, the session is rolled back to before the run."""
 
     error: ErrorObject
     hard: bool = False
 
 
 def describe_failure(error: Exception, run: EngineRun, limits: SessionLimits) -> MontyFailure:
-    """Return what *error*, which the engine raised, means for the run."""
+    """Convert *error*, which the engine raised, into the failure of the run."""
     match error:
         case engine.MontySyntaxError():
             span = span_of(error.traceback(), run.program)
@@ -90,7 +90,7 @@ def _describe_raised(error: engine.MontyRuntimeError, run: EngineRun, limits: Se
 
 
 def span_of(frames: list[engine.Frame], program: Program) -> Span | None:
-    """Return the innermost place of a traceback that lies in the code of this run."""
+    """Return the innermost position of a traceback that is in this run's code."""
     if not frames:
         return None
     here = [frame for frame in frames if frame.filename == frames[0].filename]
@@ -104,6 +104,6 @@ def span_of(frames: list[engine.Frame], program: Program) -> Span | None:
 
 
 def unsupported_feature(text: str) -> str | None:
-    """Return what the engine's parser does not support, if *text* says so."""
+    """Return a message about the unsupported feature that *text*, an error of the engine's parser, names."""
     found = _NOT_YET.match(text)
     return None if found is None else f"the sandbox's Python does not support {found[1]}"

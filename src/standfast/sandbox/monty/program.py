@@ -1,19 +1,21 @@
-"""What is known about guest code before it runs.
+"""Analysis of guest code before it runs.
 
-The engine returns the value of the last expression and knows nothing of `result`, of inputs that end with
-their run, or of whether guest code will await a host call. Those are read off the syntax tree:
+The engine returns the value of the last expression. It does not know about `result`, inputs that are removed
+after the run, and whether guest code will await a call. These are determined from the syntax tree:
 
 * *result*: code that binds `result` at its top level gets `result` as its last expression; code that may
   bind it (in a branch, a loop, a function) is probed after the run; other code keeps its last expression,
   which stays reachable under a name until the next run.
-* *awaited calls*: `await f(x)`, `gather(f(1), f(2))`, and lists or names that end up there. Such a call is
-  answered with a future, any other with its value, so that guest code may await a call or not.
-* *bound names*: what the session has bound afterwards, so that a later check does not call it unknown.
-* *last call*: where the code ends with a call that never returns, its argument is fed in place of the call:
+* *awaited calls*: `await f(x)`, `gather(f(1), f(2))`, and calls whose value reaches them through lists or
+  names. Such a call is answered with a future, any other with its value, so guest code may await a call or
+  not.
+* *bound names*: the names that the session has afterwards, so that later checks do not report them as
+  unknown.
+* *last call*: if the code ends with a call that never returns, only the argument is fed to the engine, and
   the driver of the run makes the call, which saves a round trip to the engine.
-* *changes*: code that only computes values leaves the session as it was, so nothing need be stored.
+* *changes*: code that only computes values does not change the session, so its state need not be stored.
 
-Rules: nothing here runs guest code, and code that this Python cannot parse only costs precision.
+Rules: nothing here runs guest code; for code that this Python cannot parse, the analysis is less precise.
 """
 
 from __future__ import annotations
@@ -44,10 +46,10 @@ _BINDS: Final = (
     r"|^[ \t]{0,99}(?:from[ \t]{1,9}[\w.]{1,200}[ \t]{1,9})?import[ \t]{1,9}(\w[\w, \t]{0,200})"
     r"|\bas[ \t]{1,9}(\w+)"
 )
-"""Every repetition is bounded: this runs in the host, on hostile code."""
+"""Every repetition is bounded, because this expression runs in the host on untrusted code."""
 _RESULT: Final = re.compile(r"^result[ \t]{0,9}(:[^=\n]{1,200})?=[^=]", re.M)
 _MAX_ROUNDS: Final = 16
-"""How far an awaited value is followed back through names."""
+"""The number of assignments through which an awaited value is traced back."""
 _OPEN: Final = f"({VALUE_NAME}:=("
 _CLOSE: Final = "))"
 WAITERS: Final = frozenset(
@@ -67,7 +69,7 @@ _HARMLESS_FUNCTIONS: Final = frozenset({
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """Guest code, the text that is fed to the engine, and what is known about it."""
+    """Guest code, the text that is fed to the engine, and the results of the analysis."""
 
     code: str
     fed: str
@@ -80,16 +82,16 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     inserted: tuple[tuple[int, int, int], ...] = ()
     """Line, column and length of each text that was inserted into the code, in order."""
     reads_only: frozenset[str] | None = None
-    """The names that expression-only code reads and calls, if it can change nothing; else None."""
+    """The functions that the code calls, if it consists of expressions that change nothing; else None."""
     defines_classes: bool = True
     refused: Diagnostic | None = None
-    """Why the code must not run: the engine would run it differently from Python."""
+    """The reason why the code must not run: the engine would execute it differently from Python."""
     last_call: tuple[str, Span] | None = None
-    """The call that the code ends with, if its argument was fed in its place."""
+    """The call that the code ends with, if only its argument was fed."""
     ends_with_value: bool = True
-    """Whether the last statement is an expression that can be named once more."""
+    """Whether the last statement is an expression whose value can be read again."""
     unnamed: str | None = None
-    """The text to feed if the engine refuses the one with a name around its last line."""
+    """The text to feed if the engine rejects `fed`, in which the last line is assigned to a name."""
     plain_keys: bool = False
     """Whether the code can hash only values that have no parts (`syntax.has_plain_keys`)."""
 
@@ -105,8 +107,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 def read_program(
     code: str, *, result_may_be_bound: bool = False, last: frozenset[str] = frozenset()
 ) -> Program:
-    """Read *code*. With *result_may_be_bound*, functions of earlier runs may bind `result`."""
-    # If the code ends with a call of one of *last*, only the argument of that call is fed.
+    """Analyse *code*. With *result_may_be_bound*, functions of earlier runs may bind `result`."""
+    # If the code ends with a call of a function in *last*, only the argument of that call is fed.
     tree = syntax.parse(code)
     if tree is None:
         return _unread_program(code)
@@ -156,7 +158,7 @@ def read_program(
 def _without_last_call(
     lines: syntax.SourceLines, ending: ast.stmt | None, last: Collection[str]
 ) -> tuple[bytes, tuple[str, Span] | None]:
-    """Blank the function of the call that the code ends with, if it is one of *last*; nothing else moves."""
+    """If the code ends with a call of a function in *last*, blank the function's name; nothing moves."""
     match ending:
         case ast.Expr(
             value=ast.Call(func=ast.Name(id=name) as function, args=[argument], keywords=[]) as call
@@ -169,7 +171,7 @@ def _without_last_call(
 
 
 def _unread_program(code: str) -> Program:
-    """Return the program of code that is too long, or that this Python cannot parse; name its last line."""
+    """Return the program for code that is too long to parse, or that this Python cannot parse."""
     always = _RESULT.search(code) is not None
     before, newline, last = code.rstrip().rpartition("\n")
     named = None
@@ -189,7 +191,7 @@ def _unread_program(code: str) -> Program:
 
 
 def _is_balanced(line: str) -> bool:
-    """Return whether a line closes no bracket that it has not opened, and leaves none open."""
+    """Return whether the brackets in a line are balanced."""
     depth = 0
     for character in line:
         if character in "([{":
@@ -202,7 +204,7 @@ def _is_balanced(line: str) -> bool:
 
 
 def called_if_pure(tree: ast.Module) -> frozenset[str] | None:
-    """Return the functions called, if all the code does is compute values; else None."""
+    """Return the functions that the code calls, if it only computes values; else None."""
     called: set[str] = set()
     pending: list[Any] = []
     for statement in tree.body:
@@ -224,7 +226,7 @@ def called_if_pure(tree: ast.Module) -> frozenset[str] | None:
 
 
 def last_expression(code: str) -> str:
-    """Return the text of the last statement, which is an expression."""
+    """Return the source of the last statement, which is an expression."""
     tree = syntax.parse(code)
     if tree is None or not tree.body:
         return "None"
@@ -232,7 +234,7 @@ def last_expression(code: str) -> str:
 
 
 def _edits(lines: syntax.SourceLines, mode: ResultMode, names: syntax.Names) -> Edits:
-    """Put a name around the last expression of the code, or marks where it binds `result`."""
+    """Return edits that assign the last expression to a name, and mark where the code binds `result`."""
     found: list[tuple[int, str]] = []
     last = names.tree.body[-1] if names.tree.body else None
     if mode != "always" and isinstance(last, ast.Expr):
@@ -265,7 +267,7 @@ class Edits:
         return b"".join([*parts, data[at:]]).decode()
 
     def shift(self, sites: Iterable[syntax.Site]) -> Iterator[syntax.Site]:
-        """Convert places of the code into places of the fed text."""
+        """Convert positions in the code into positions in the fed text."""
         offsets = [offset for offset, _ in self._items]
         added = [0, *itertools.accumulate(len(text) for _, text in self._items)]
         for left, right in sites:
@@ -299,7 +301,7 @@ class AwaitMarker:
                 self._follow(node)
 
     def _mark(self, *roots: ast.expr) -> None:
-        """Mark the calls, names and functions that the value of each root may come from."""
+        """Mark the calls, names and functions from which the value of each root may come."""
         pending = list(roots)
         while pending:
             match pending.pop():
@@ -336,7 +338,7 @@ class AwaitMarker:
                     pending.extend((left, right))
 
     def _follow(self, node: ast.AST) -> None:
-        """Mark what flows into a name that is awaited, or out of a function whose calls are."""
+        """Mark the values assigned to an awaited name, or returned by a function whose calls are awaited."""
         match node:
             case ast.Assign(targets=targets, value=value) if self._awaits(targets):
                 self._mark(value)
@@ -367,7 +369,7 @@ class AwaitMarker:
 
 
 def called_name(call: ast.Call) -> str:
-    """Return the last part of the name of what is called."""
+    """Return the last part of the name that is called: `b` for `a.b()`."""
     match call.func:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

@@ -117,7 +117,7 @@ def literal(value: object) -> str | None:
 
 
 class _Unbound(Exception):
-    """Code that would have bound a name has failed before it did."""
+    """The name is unbound: the code that would have bound it failed before."""
 
 
 class _NoLiteral(Exception):

@@ -1,13 +1,14 @@
-"""The syntax tree of guest code, and what can be read off it. Nothing here runs code or changes a tree.
+"""The syntax tree of guest code, and facts derived from it. Nothing here runs code or changes a tree.
 
-* *Names*: one walk tells what the code binds, calls and imports.
-* *Misread code*: the engine accepts some code and runs it differently from Python. It does not call some
-  special methods: an object with `__len__` is true even when it is empty, `+=` makes a new object. It puts
-  U+FFFD in the place of half a surrogate pair. Such code is refused before any of it runs.
-* *Plain keys*: the engine hands a value over as a Python object, and for that it hashes keys and items of
-  sets. Hashing a tuple walks it as a tree, in C, holding the GIL: a key of forty tuples that hold each other
-  twice never ends. A value that may hold such a key is first checked in a dump, which is slow. Most code
-  needs no check: all that it uses is listed here, and can put no arbitrary value into a tuple or a frozenset.
+* *Names*: one walk finds the names that the code binds, calls and imports.
+* *Misread code*: the engine accepts some code but runs it differently from Python. It does not call some
+  special methods: an object with `__len__` is true even if it is empty, and `+=` creates a new object. It
+  replaces half of a surrogate pair by U+FFFD. Such code is rejected before any of it runs.
+* *Plain keys*: to convert a value to a Python object, the engine hashes keys and items of sets. Hashing a
+  tuple visits all its parts, in C, holding the GIL: for a key of forty nested tuples, each of which holds the
+  next one twice, this never ends. A value that may contain such a key is first checked in a dump, which is
+  slow. Most code needs no check: it uses only the syntax and functions listed here, which cannot put an
+  arbitrary value into a tuple or a frozenset.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from standfast.model.code import Diagnostic
 from standfast.sandbox.run_errors import diagnose
 
 MAX_READ_CHARS: Final = 64 << 10
-"""Longer code is not parsed: that would cost the host too much."""
+"""Longer code is not parsed, because that would take the host too long."""
 _SHORT_CHARS: Final = 4 << 10
 _MAX_KNOWN: Final = 32
-"""How many trees of short code are cached, with their names."""
+"""The number of syntax trees of short code that are cached, with their names."""
 _NO_NODES: Final = frozenset({
     "ctx", "op", "ops", "id", "attr", "arg", "name", "names", "module", "level", "kind", "type_comment",
     "conversion", "simple", "is_async", "rest", "kwd_attrs", "type_ignores",
@@ -46,9 +47,9 @@ _BINDERS: Final = frozenset({
     ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.MatchAs,
     ast.MatchStar, ast.MatchMapping,
 })  # fmt: skip
-"""Nodes that bind names themselves, besides the names inside of them."""
+"""Nodes that bind names themselves, besides those that their parts bind."""
 _BINDERS_FOR_A_WHILE: Final = frozenset({ast.ExceptHandler, ast.arg})
-"""Those whose names end with them."""
+"""Those whose names are unbound at their end."""
 
 
 _IGNORED: Final = frozenset({
@@ -68,7 +69,7 @@ _PLAIN_NODES: Final = frozenset({
     ast.FormattedValue, ast.JoinedStr, ast.Constant, ast.Attribute, ast.Subscript, ast.Slice, ast.Starred,
     ast.Name, ast.Tuple, ast.Import, ast.ImportFrom,
 })  # fmt: skip
-"""No classes: their methods are given slices, and their instances may be keys."""
+"""Classes are not included: their methods receive slices, and their instances may be keys."""
 _PLAIN_BUILTINS: Final = frozenset({
     "abs", "all", "any", "bin", "bool", "chr", "dict", "divmod", "filter", "float", "hash", "hex", "id",
     "int", "isinstance", "iter", "len", "list", "map", "max", "min", "next", "oct", "ord", "pow", "print",
@@ -88,17 +89,17 @@ _PLAIN_ATTRIBUTES: Final = frozenset({
     *(name for names in _PLAIN_MODULES.values() for name in names),
 }) - {"items", "popitem"}  # fmt: skip
 _UNPACKED: Final = frozenset({"enumerate", "items", "zip"})
-"""Functions and methods whose tuples vanish at once where a loop unpacks them."""
+"""Functions and methods whose tuples are not kept if a loop unpacks them."""
 
 
 _NEWLINE: Final = re.compile(rb"\r\n?|\n")
 
 Site = tuple[int, int]
-"""Where a node begins and ends, in bytes from the start of the code."""
+"""The start and the end of a node, in bytes from the start of the code."""
 
 
 class SourceLines:
-    """Places in code. Python and the engine count in bytes, users in characters."""
+    """Converts positions in code. Python and the engine count columns in bytes, users in characters."""
 
     def __init__(self, code: str) -> None:
         self.data = code.encode()
@@ -124,7 +125,7 @@ class SourceLines:
 
 
 def parse(code: str) -> ast.Module | None:
-    """Return the syntax tree; None for code that is too long, or that only the engine may parse."""
+    """Return the syntax tree; None for code that is too long, or that this Python cannot parse."""
     if len(code) > MAX_READ_CHARS:
         return None
     return _parse_short(code) if len(code) <= _SHORT_CHARS else _parse(code)
@@ -141,7 +142,7 @@ _parse_short: Final = functools.lru_cache(_MAX_KNOWN)(_parse)
 
 
 class Names(msgspec.Struct):
-    """What code binds, calls and imports.
+    """The names that code binds, calls and imports.
 
     `at_top` are the names that the module's own statements bind, `anywhere` those that are bound or unbound
     in any scope; `called` are the calls of plain names.
@@ -173,7 +174,7 @@ class Names(msgspec.Struct):
                 self.always_result |= "result" in bound_directly(statement)
 
     def _walk(self, pending: list[Any], inside: list[Any], *, module_scope: bool) -> None:
-        """Note everything in *pending*; add what is in functions and classes to *inside*."""
+        """Record the nodes in *pending*; append the bodies of functions and classes to *inside*."""
         while pending:
             node = pending.pop()
             kind = type(node)
@@ -225,7 +226,7 @@ def _names_in_short(code: str) -> Names:
 
 
 def children(node: Any) -> Iterator[Any]:
-    """Yield the nodes inside of a node, None for an omitted one. Names and constants have none."""
+    """Yield the child nodes of a node, None for an omitted one. Names and constants have none."""
     for name in CHILDREN.get(type(node), ()):
         part = getattr(node, name)
         if type(part) is list:
@@ -264,7 +265,7 @@ def bound_directly(statement: ast.stmt) -> set[str]:
 
 
 def modules_of(node: ast.AST) -> list[str]:
-    """Return the modules that an import names; none if it is relative, which is another mistake."""
+    """Return the modules that an import names; () for a relative import, which is reported elsewhere."""
     match node:
         case ast.Import(names=names):
             return [alias.name for alias in names]
@@ -280,7 +281,7 @@ def _targets(target: ast.expr) -> Iterator[str]:
 
 
 def misread(code: str, tree: ast.Module | None) -> Iterator[Diagnostic]:
-    """Yield where the engine would run *code* differently from Python; without a *tree*, one at most."""
+    """Yield a diagnostic wherever the engine would run *code* differently; without a *tree*, at most one."""
     methods, surrogates = tree is not None and "class " in code, _SURROGATE.search(code) is not None
     if not methods and not surrogates:
         return
@@ -312,7 +313,7 @@ def _beginning(node: ast.Constant | ast.FunctionDef, lines: SourceLines, width: 
 
 
 def has_plain_keys(tree: ast.Module) -> bool:
-    """Return whether running *tree* can hash only values that have no parts."""
+    """Return whether running *tree* can only hash values without parts."""
     pending: list[Any] = [tree]
     while pending:
         node = pending.pop()
@@ -326,7 +327,7 @@ def has_plain_keys(tree: ast.Module) -> bool:
             match node.iter:
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
                     unpacks = name in _UNPACKED and type(node.target) is ast.Tuple
-        if unpacks:  # the loop goes through tuples that it does not keep
+        if unpacks:  # the loop unpacks tuples that it does not keep
             pending += [*node.iter.args, *node.iter.keywords, getattr(node.iter.func, "value", None)]
         for field_name in CHILDREN[kind]:
             if not (unpacks and field_name == "iter"):
@@ -336,7 +337,7 @@ def has_plain_keys(tree: ast.Module) -> bool:
 
 
 def _is_plain(node: Any, kind: type) -> bool:
-    """Return whether a node of a listed kind is used in a listed way."""
+    """Return whether a node of a listed kind is used in one of the listed ways."""
     if kind is ast.Name:
         return node.id in _PLAIN_BUILTINS or not (hasattr(builtins, node.id) or node.id.startswith("__"))
     if kind is ast.Attribute:

@@ -1,9 +1,9 @@
-"""Checking code with the engine, without running any of it.
+"""Checks of code with the engine, without running any of it.
 
-The engine is fed the code behind a call that fails, so that it reads everything and runs nothing. Its type
-checker reads the code first, against stubs of the functions and with the session's names; then the code is
-compiled. Code that has type errors is fed once more without the type checker. Each feature that the engine
-refuses is reported and blanked out, until it refuses nothing more.
+The code is fed to the engine after a call that fails (the *gate*), so that the engine reads everything and
+runs nothing. The engine's type checker reads the code first, with stubs of the functions and the session's
+names; then the code is compiled. Code with type errors is fed again without the type checker. Each feature
+that the engine rejects is reported and blanked out, until the engine rejects nothing more.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from standfast.sandbox.workers import Watchdog
 
 _GATE: Final = "validate_gate__"
 _VALUE: Final = "validate_value__"
-"""A function that returns a value of any type: that of a name that the session has bound."""
+"""A function whose return type is Any. It declares the names that the session has bound."""
 _MAX_CHECKS: Final = 256
-"""A worker that was fed this often is replaced: the engine keeps all sources."""
+"""A worker is replaced after this many feeds, because the engine keeps the source of each."""
 _MAX_REFUSALS: Final = 50
 _MAX_DIAGNOSTICS: Final = 200
 _ENGINE_ONLY_BUILTINS: Final = frozenset({
@@ -43,7 +43,7 @@ _ENGINE_ONLY_BUILTINS: Final = frozenset({
     "ImportError", "IsADirectoryError", "ModuleNotFoundError", "NotADirectoryError", "PermissionError",
     "UnboundLocalError", "UnicodeDecodeError", "UnicodeEncodeError",
 })  # fmt: skip
-"""Built-ins that the engine has but its type checker does not know."""
+"""Built-in names that the engine supports but its type checker does not know."""
 _NOT_AWAITABLE: Final = frozenset({"invalid-await", "no-matching-overload", "invalid-argument-type"})
 _NAME = re.compile(r"Name `(\w+)` used when not defined")
 _CHECK_LIMITS: Final = SessionLimits(memory_mb=512, cpu_ms=10_000, max_stack_depth=1000)
@@ -51,7 +51,7 @@ _CHECK_LIMITS: Final = SessionLimits(memory_mb=512, cpu_ms=10_000, max_stack_dep
 
 @runtime_checkable
 class Declared(Protocol):
-    """The functions that guest code may call, for checking it."""
+    """The functions that guest code may call, for the type checker."""
 
     def __contains__(self, name: object, /) -> bool: ...
 
@@ -62,10 +62,10 @@ class Declared(Protocol):
 
 
 class Checkers:
-    """Keeps one worker that has loaded the type checker, which takes ten times as long as a check.
+    """Keeps one worker with the type checker loaded: loading it takes ten times as long as a check.
 
-    A check leaves nothing in the worker: its code never gets beyond the gate, and the checker remembers only
-    code that has run to its end. Checks at the same time, and functions with other stubs, use another worker.
+    A check leaves nothing in the worker: its code never gets past the gate, and the type checker remembers
+    only code that has run to its end. Concurrent checks, and checks with other stubs, use another worker.
     """
 
     def __init__(self, workers: MontyWorkers) -> None:
@@ -75,7 +75,7 @@ class Checkers:
 
     @contextmanager
     def checker(self, stubs: str) -> Iterator[MontyWorker]:
-        """Lend a worker that type-checks what it is fed; it is kept unless the block raises."""
+        """Yield a worker that type-checks the code it is fed; keep the worker unless the block raises."""
         with self._keeping:
             worker, self._kept = self._kept, None
         if worker is not None and worker.version != stubs:
@@ -114,20 +114,20 @@ class Validator:
         self._watchdog = watchdog
 
     def check(self, code: str, names: Iterable[str], timeout_ms: int) -> list[Diagnostic]:
-        """Return what is wrong with *code*, ordered by line; raise `TypeCheckFailed` if it takes too long."""
+        """Return the problems in *code*, ordered by line; raise `TypeCheckFailed` if this takes too long."""
         known = sorted(set(names))
         found = self._with_checker(timeout_ms, lambda worker: self._problems(worker, code, known))
         found += misread(code, parse(code))
         return sorted(found, key=by_line)[:_MAX_DIAGNOSTICS]
 
     def refusals(self, code: str, timeout_ms: int) -> list[Diagnostic]:
-        """Return what the engine itself refuses in *code*: syntax and features, no types."""
+        """Return the syntax errors and unsupported features in *code*, without checking types."""
         return self._with_checker(timeout_ms, lambda worker: list(self._refusals(worker, code)))
 
     def _with_checker(
         self, timeout_ms: int, job: Callable[[MontyWorker], list[Diagnostic]]
     ) -> list[Diagnostic]:
-        """Do *job* with a worker that is killed after *timeout_ms*; if a kept one has died, with another."""
+        """Run *job* with a worker that is killed after *timeout_ms*; replace the kept one if it has died."""
         stubs = f"from typing import Any, Literal\n{self._functions.stubs()}\n"
         stubs += f"def {_GATE}() -> None: ...\ndef {_VALUE}() -> Any: ...\n"
         deadline = time.monotonic() + timeout_ms / 1000
@@ -145,7 +145,7 @@ class Validator:
                     self._watchdog.forget(worker)
 
     def _problems(self, worker: MontyWorker, code: str, names: list[str]) -> list[Diagnostic]:
-        """Return type errors, and what the engine refuses; it has compiled code that has no type errors."""
+        """Return type errors and unsupported features; code without type errors has already been compiled."""
         found = self._type_check(worker, code, names)
         if found is None:
             return []
@@ -154,16 +154,16 @@ class Validator:
         return found + [item for item in refusals if not (known and item.code == Code.SYNTAX_ERROR)]
 
     def _feed(self, worker: MontyWorker, first: str, code: str, **options: Any) -> None:
-        """Have the engine read *code* after the line *first*, which begins with the gate; run none of it."""
+        """Feed *code* to the engine after the line *first*, which begins with the gate: none of it runs."""
         worker.next_input += 1
         try:
             snapshot: Any = worker.feed(f"{first}\n{code}", print_callback=ignore_output, **options)
             while isinstance(snapshot, engine.FunctionSnapshot) and snapshot.is_os_function:
                 snapshot = snapshot.resume_not_handled()
         except (engine.MontySyntaxError, engine.MontyRuntimeError) as error:
-            text = str(error)  # the engine's parser and checker have limits of their own
+            text = str(error)  # the engine's parser and type checker have their own limits
             if "memory limit" in text:
-                message = "the check needs more memory than it may use"
+                message = "the check exceeds its memory limit"
                 raise TypeCheckFailed(Code.MEMORY_EXCEEDED, message) from None
             if "time limit" in text:
                 raise TypeCheckFailed(Code.TIMEOUT_CPU, "the check exceeds its limit of CPU time") from None
@@ -172,15 +172,15 @@ class Validator:
             snapshot.resume({"exc_type": "RuntimeError", "message": _GATE})
 
     def _type_check(self, worker: MontyWorker, code: str, names: list[str]) -> list[Diagnostic] | None:
-        """Return the type errors, which may be none that count; None if the engine accepts the code."""
-        # `from m import *` is listed as a name
+        """Return the type errors, without those to ignore; None if the engine accepts the code."""
+        # A name may be `*`, from `from m import *`.
         bound = "".join(f"{name}=" for name in names if name.isidentifier() and name not in self._functions)
         try:
             self._feed(worker, f"{_GATE}();{bound}{_VALUE}()" if bound else f"{_GATE}()", code)
         except engine.MontyTypingError as error:
             return list(self._type_errors(error.display(), code, set(names)))
         except (engine.MontySyntaxError, engine.MontyRuntimeError):
-            return []  # the engine's own parser refuses it; the second pass says where
+            return []  # the engine's parser rejects it; the second pass reports where
         return None
 
     def _type_errors(self, text: str, source: str, known: set[str]) -> Iterator[Diagnostic]:
@@ -211,7 +211,7 @@ class Validator:
                 elif hasattr(builtins, name[1]):
                     hint = f"the sandbox's Python has no {name[1]}()"
                 else:
-                    hint = self._functions.suggest(name[1]) or "list_tools() names what can be called"
+                    hint = self._functions.suggest(name[1]) or "list_tools() lists what can be called"
             yield Diagnostic(
                 severity=Severity.WARNING if item.get("severity") == "warning" else Severity.ERROR,
                 code=code,
@@ -221,7 +221,7 @@ class Validator:
             )
 
     def _refusals(self, worker: MontyWorker, code: str) -> Iterator[Diagnostic]:
-        """Yield features that the engine does not have, one compilation each."""
+        """Yield the unsupported features and syntax errors, each found by one compilation."""
         for _ in range(_MAX_REFUSALS):
             try:
                 self._feed(worker, f"{_GATE}()", code, skip_type_check=True)
@@ -245,7 +245,7 @@ class Validator:
 
 
 class _Places:
-    """Questions about places in the code, answered from its tree if there is one."""
+    """Finds the syntax nodes at positions in the code, if the code can be parsed."""
 
     def __init__(self, code: str) -> None:
         self._lines = SourceLines(code)
@@ -257,11 +257,11 @@ class _Places:
         self._awaiting += [call for call in calls if called_name(call) in WAITERS]
 
     def is_called(self, span: Span) -> bool:
-        """Return whether the name at this place is called."""
+        """Return whether the name at this position is called."""
         return self._tree is None or (span.line, span.column) in self._called
 
     def touches_awaited(self, span: Span) -> bool:
-        """Return whether the place is in an `await` or a waiting call: any tool may be awaited."""
+        """Return whether the position is in an `await` or in a call of asyncio that waits."""
         return self._tree is None or any(self._holds(node, span) for node in self._awaiting)
 
     def without_statement(self, span: Span) -> str | None:

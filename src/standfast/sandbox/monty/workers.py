@@ -1,9 +1,10 @@
-"""A session of the Monty engine at rest, and in a worker process, and how values are taken over from there.
+"""Monty sessions, stored or loaded in a worker process, and the transfer of values from a worker.
 
-The engine makes Python objects of a value in one go, holding the GIL, and hashes keys and items of sets on
-the way. A large value, or a key that is a tuple of shared tuples, would block the host. So the size of the
-engine's answer is looked up first (`sent_bytes`), and unless it is small, a dump tells how many parts a value
-has and what would be hashed (`dump.check_arguments`). See `sandbox.workers` for how runs share the processes.
+The engine converts a value to Python objects in one step, holding the GIL, and hashes keys and items of sets
+while it does. A large value, or a key that is a tuple of shared tuples, would block the host. So the size of
+the engine's message is checked first (`sent_bytes`). Unless it is small, a dump shows how many parts the
+value has and what would be hashed (`dump.check_arguments`). `sandbox.workers` describes how runs share
+processes.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ ENGINE_VERSION: Final = "1.4.0"
 
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's dump and what is known about it.
+    """The engine's dump, and facts about it.
 
-    `sites` are, by earlier source, the places where its functions await host calls. `result_later` means that
-    one of them may bind `result`, `plain_keys` that no code of the session could hash anything that has
-    parts. `feeds` counts runs since the dump was last made smaller. `next_input` is the number that the
-    engine gives to the next source.
+    `sites` has, for each earlier source, the positions at which its functions await calls. `result_later`
+    means that one of these functions may bind `result`, `plain_keys` that no code of the session could hash a
+    value that has parts. `feeds` counts runs since the dump was last compacted. `next_input` is the number of
+    the next source.
     """
 
     dump: bytes
@@ -65,7 +66,7 @@ class KnownError(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MontyCellDump(msgspec.Struct, frozen=True, kw_only=True):
-    """A waiting cell as the engine dumped it. `before` is the session before it, without its dump."""
+    """The engine's dump of a waiting cell. `before` is the session before the cell, without its dump."""
 
     dump: bytes
     before: EngineState | None
@@ -85,12 +86,12 @@ encode_dump: Final[Callable[[MontyCellDump], bytes]] = msgspec.msgpack.Encoder()
 
 @StateReader
 def decode_state(data: bytes) -> EngineState | None:
-    """Decode what `encode_state` wrote; refuse the state of another engine version."""
+    """Decode a state; raise `SnapshotRefused` if another version of the engine wrote it."""
     return _read(EngineState, data, "session's state") if data else None
 
 
 def decode_dump(data: bytes) -> MontyCellDump:
-    """Decode what `encode_dump` wrote; refuse the dump of another engine version."""
+    """Decode a suspended cell; raise `SnapshotRefused` if another version of the engine wrote it."""
     return _read(MontyCellDump, data, "suspended cell")
 
 
@@ -116,22 +117,22 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 KILL_GRACE_S: Final = 0.4
-"""How long past its time limit the engine may take to stop by itself."""
+"""How long the engine may take to stop by itself after its time limit, before it is killed."""
 _SLEEPS_WHOLE: Final = {"sleep_system_max": float("inf")}
-"""By default, the engine cuts sleeps to ten seconds. How long code may run is a limit of ours."""
+"""Disables the engine's limit on sleeps, ten seconds, because the host limits how long code may run."""
 _LOADING_FACTOR: Final = 16
 """Loading a dump takes at most eight times its size (measured: many small strings, lists or functions)."""
 TINY_FRAME_BYTES: Final = 128
-"""A value that arrives in this many bytes is hashed quickly: as a tree it has some 100,000 parts at most."""
+"""A value that arrives in this many bytes is hashed quickly: counting repetitions, it has 100,000 parts."""
 SMALL_FRAME_BYTES: Final = 32 << 10
-"""Few enough parts to take over at once, and too few large integers to make a slow dict of equal hashes."""
+"""Few enough parts to convert directly, and too few large integers for a dict slowed by equal hashes."""
 _SHOW: Final = "__standfast_show"
 _TRACER: Final = "opentelemetry"
 _STUBS: dict[str, Callable[..., None]] = {}
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A value that is not taken over from the engine: it holds *foreign* types, or it is *too_large*."""
+    """A value that is not converted: it contains a *foreign* type, or it is *too_large*."""
 
     foreign: str | None = None
     too_large: str | None = None
@@ -139,7 +140,7 @@ class Unreadable(msgspec.Struct, frozen=True):
 
 UNREAD: Final = Unreadable()
 NO_HASH: Final = Unreadable(foreign="dict or set with objects as keys")
-"""The engine hashes keys and items of sets, and an instance of a guest's class has no hash here."""
+"""The value if a key or an item of a set is an instance of a guest's class, which cannot be hashed here."""
 
 
 class MontyWorker:
@@ -152,7 +153,7 @@ class MontyWorker:
     def __init__(self, session: engine.MontySession, pid: int, limits: SessionLimits) -> None:
         self.session = session
         self.feed: Callable[..., Any] = untraced(session.feed_start)
-        """Runs code in the session, up to the first thing that needs the host."""
+        """Runs code in the session until it needs the host."""
         self.pid = pid
         self.limits = limits
         self.version: object = None
@@ -179,7 +180,7 @@ class MontyWorker:
     def evaluate(
         self, code: str, inputs: dict[str, Json] | None = None, max_frame_bytes: int = TINY_FRAME_BYTES
     ) -> object:
-        """Run host code, which calls nothing; return its value, `UNREAD` if it arrives in too many bytes."""
+        """Run code of the host, which calls nothing; return its value, or `UNREAD` if it is too large."""
         self.next_input += 1
         self.sent_bytes()  # answers before this one may not have been counted
         snapshot: Any = self.feed(code, inputs=inputs, print_callback=ignore_output)
@@ -190,10 +191,10 @@ class MontyWorker:
         return UNREAD if self.sent_bytes() > max_frame_bytes else read_value(lambda: snapshot.output)
 
     def show(self, expression: str, functions: Container[str] | None) -> Any:
-        """Have the guest pass the value of *expression* to the host, as the argument of a call.
+        """Make the guest pass the value of *expression* to the host as the argument of a call.
 
-        Return the snapshot that stands at the call: its dump tells what the argument is before it is read.
-        An unbound name is taken for a function if it is in *functions*, or if those are None.
+        Return the snapshot at that call: its dump describes the argument before it is converted. An unbound
+        name is treated as a function if it is in *functions*, or if *functions* is None.
         """
         self.next_input += 1
         snapshot: Any = self.feed(f"{_SHOW}({expression})", print_callback=ignore_output)
@@ -206,7 +207,7 @@ class MontyWorker:
     def arguments(
         self, snapshot: engine.FunctionSnapshot, *, small: bool, max_bytes: int = MAX_VALUE_BYTES
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | Unreadable:
-        """Take the arguments of a call over; unless they are *small*, check a dump of them first."""
+        """Convert the arguments of a call; unless they are *small*, check a dump of them first."""
         if not small:
             try:
                 foreign = check_arguments(self.dump(snapshot), max_bytes)
@@ -222,9 +223,9 @@ class MontyWorker:
             return NO_HASH
 
     def sent_bytes(self) -> int:
-        """Return how much the process has written since the last call, dumps aside; `sys.maxsize` if unknown.
+        """Return the bytes that the process wrote since the last call, minus dumps; `sys.maxsize` if unknown.
 
-        The last thing it wrote is the engine's answer, so this is the most that a value in it can take.
+        The process wrote the engine's message last, so this is an upper bound for a value in the message.
         """
         before = self._sent
         try:
@@ -245,7 +246,7 @@ class MontyWorker:
             os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Give the process back to the engine's pool."""
+        """Return the process to the engine's pool."""
         self.peak.close()
         if self._io >= 0:
             os.close(self._io)
@@ -280,7 +281,7 @@ class MontyWorkers(WorkerSlots[MontyWorker]):
         return worker
 
     def check_loads(self, dump: bytes, limits: SessionLimits, *, paused: bool = False) -> None:
-        """Raise as the engine does if *dump* is large and cannot be loaded within *limits*. Blocking."""
+        """Raise the engine's error if *dump* is large and cannot be loaded within *limits*. Blocking."""
         if len(dump) * _LOADING_FACTOR <= limits.memory_mb << 20:
             return
         worker = self.attach_bare(limits)
@@ -336,7 +337,7 @@ def _start_pool(capacity: int) -> engine.Monty:
 
 
 def read_value(read: Callable[[], object]) -> object:
-    """Return what *read* takes over from the engine, which hashes keys and items of sets on the way."""
+    """Return the value that *read* converts; `NO_HASH` if a key or an item of a set cannot be hashed."""
     pauses = gc.isenabled()
     if pauses:  # the collector would scan all the new objects again and again
         gc.disable()
@@ -361,7 +362,7 @@ def stub(name: str) -> Callable[..., None]:
 
 
 def ignore_output(stream: str, text: str) -> None:
-    """Discard what host code would print."""
+    """Discard output of code that the host runs."""
 
 
 _feeding: set[int] = set()
@@ -370,10 +371,10 @@ _is_absent: bool | None = None
 
 
 def untraced(feed: Callable[P, T]) -> Callable[P, T]:
-    """Return *feed*, which feeds the engine, so that it does not search for a tracer that is not installed.
+    """Wrap *feed* so that the engine does not search for `opentelemetry` where it is not installed.
 
-    At every feed the engine imports `opentelemetry`. Where that package is missing, the search takes longer
-    than the feed, so a finder answers it at once, for the feeding threads only.
+    The engine imports `opentelemetry` at every feed. If the package is missing, searching for it takes longer
+    than the feed. So a finder reports it as missing immediately, to the feeding threads only.
     """
     global _is_absent
     if _is_absent is None:
@@ -406,7 +407,7 @@ class _Absent:
 
 _LIMITS: Final = SessionLimits(memory_mb=32, cpu_ms=200)
 _MAX_FRAME_BYTES: Final = 32_768
-"""The most that a rule may send back: its value, and every name that it looks up."""
+"""The limit for a rule's messages to the host: its value, and each name that it looks up."""
 
 
 class MontyRules:

@@ -1,1 +1,1 @@
-"""TypeScript on QuickJS, which is WebAssembly, which runs under wasmtime in worker processes of ours."""
+"""TypeScript on QuickJS, compiled to WebAssembly and run by wasmtime in worker processes."""

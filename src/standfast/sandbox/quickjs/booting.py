@@ -1,22 +1,22 @@
-"""Makes the guest that all others begin as: the guarded module, with the prelude run in it.
+"""Creation of the initial guest, which all guests are copies of: the guarded module after its prelude.
 
-QuickJS can stop code that recurses too deeply, survive a failed allocation, and report promises that were
-rejected and never looked at. The build for WebAssembly has the first switched off, hands the second to the
-code as an exception, and offers no way to ask for the third. So functions are changed before the module is
-compiled: a function's body moves to a new function, and one of `guards.wat` that calls it takes its place::
+QuickJS can stop code that recurses too deeply, survive a failed allocation, and report rejected promises that
+no code handles. Its WebAssembly build has the first disabled, reports the second to the code as an exception,
+and has no interface for the third. So the module is changed before it is compiled: the body of a function
+moves to a new function, and is replaced by a function of `guards.wat` that calls the new one::
 
     call(ctx, f, …)   counts the depth of calls; past `call_depth_limit` it calls `overflow_function` instead
-    sbrk(increment)   traps where memory cannot grow
+    sbrk(increment)   traps if memory cannot grow
     (a new function)  in the function table, called for a rejected promise: calls `rejection_function`
     scrub, changed    new exports, for snapshots
 
-Two exported globals hold these functions of the prelude. When the prelude has run, the memory it left becomes
-the module's own; a second memory holds a copy of that image, and room for a list. All of this happens once
-for a build; `module_cache` keeps the result.
+Two exported globals hold these functions of the prelude. After the prelude has run, its memory becomes the
+initial memory of the module; a second memory holds a copy of that image, and space for a list. All of this
+happens once per build; `module_cache` stores the result.
 
-Only a module that is known by its digest is changed: the numbers of its functions are facts about it. Nothing
-in the guest's memory is moved. Only this module knows how the engine's own data lie in memory, and it checks
-what it believes.
+Only a module with a known digest is changed, because the numbers of its functions are hard-coded. Nothing in
+the guest's memory is moved. Only this file depends on the layout of the engine's data in memory, and it
+checks each assumption.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _EXPORTS, _ELEMENTS, _CODE, _DATA = 7, 9, 10, 11
 class Build:
     """Facts about one module.
 
-    The numbers of two functions, how many functions it imports, where its data begins above its stack, and
-    where the first chunk of its allocator (dlmalloc) lies.
+    The numbers of two functions, the number of imported functions, the address of its data (above its stack),
+    and the address of the first chunk of its allocator (dlmalloc).
     """
 
     call: int
@@ -83,7 +83,7 @@ BUILDS: Final = {
 
 
 class Machine(Imports):
-    """The compiled guest with the prelude, from the cache or made anew. There is one in a process."""
+    """The compiled guest with the prelude, from the cache or newly compiled. A process has one."""
 
     def __init__(self) -> None:
         engine = new_engine()
@@ -95,16 +95,16 @@ class Machine(Imports):
         super().__init__(engine, module)
 
     def guest(self, max_bytes: int) -> Guest:
-        """Return a new guest, which has run nothing but the prelude."""
+        """Create a guest that has run only the prelude."""
         return Guest(self, self.boot, max_bytes)
 
 
 def booted(engine: wasmtime.Engine) -> tuple[wasmtime.Module, Boot]:
-    """Return the module that has run the prelude, and facts about it."""
+    """Compile the module with the memory that the prelude leaves; return it and facts about it."""
     wasm = guest_wasm()
     build = BUILDS.get(hashlib.sha256(wasm).hexdigest())
     if build is None:
-        raise GuestMissing("the installed quickjs-rs is not one that is known; install quickjs-rs==0.2.6")
+        raise GuestMissing("the installed version of quickjs-rs is not supported; install quickjs-rs==0.2.6")
     guarded, tracker = guard(wasm, build)
     quick = new_engine(optimize=False)  # it runs once, for a few milliseconds
     nothing = Boot(
@@ -117,7 +117,7 @@ def booted(engine: wasmtime.Engine) -> tuple[wasmtime.Module, Boot]:
     guest.calls["run_gc"]()
     guest.write(boot.scratch, bytes(SCRATCH_BYTES))
     if guest.scrub() != guest.size:
-        raise Broken("the guest's heap is not as it should be")
+        raise Broken("the guest's heap has an unexpected layout")
     image = guest.read(build.data, guest.size - build.data)
     guest.close()
     digest = hashlib.sha256(image).digest()[:16]
@@ -140,7 +140,7 @@ def _with_prelude(guest: Guest) -> Boot:
     code = prelude()
     at, size = guest.put(code)
     if calls["eval_code"](at, len(code), scratch):
-        raise Broken(f"the prelude cannot be read: {guest.exception()}")
+        raise Broken(f"the prelude cannot be run: {guest.exception()}")
     guest.release(at, size)
     bridge = guest.call_handles(guest.word(scratch), [host])
     handles: dict[str, int] = {}
@@ -150,13 +150,14 @@ def _with_prelude(guest: Guest) -> Boot:
         handles[name] = guest.word(scratch)
     words = [struct.unpack("<q", guest.read(handles[name], 8))[0] for name in ("overflow", "rejected")]
     if any((word >> 32) & 0xFFFF_FFFF != _OBJECT_TAG for word in words):
-        raise Broken("a handle of the guest is not as it should be")
+        raise Broken("a handle of the guest has an unexpected value")
     return msgspec.structs.replace(guest.boot, handles=handles, overflow=words[0], rejected=words[1])
 
 
 def _install_tracker(guest: Guest, tracker: int) -> None:
-    """Have the engine report rejected promises, and not ask whether it should stop: the epoch does that."""
-    # The fields lie before the engine's list of jobs, which is empty: a list that points to itself.
+    """Make the engine report rejected promises, and disable its interrupt handler, which nothing needs."""
+    # Both fields precede the engine's list of jobs. The list is empty, so it is found by its pointers to
+    # itself.
     start = guest.boot.heap
     data = guest.read(start, guest.size - start)
     words = struct.unpack(f"<{len(data) // 4}I", data[: len(data) // 4 * 4])
@@ -166,7 +167,7 @@ def _install_tracker(guest: Guest, tracker: int) -> None:
         if words[at] == words[at + 1] == start + at * 4 and not any(words[at - 5 : at]) and words[at - 6]
     ]
     if len(found) != 1:
-        raise Broken("the guest's runtime is not as it should be")
+        raise Broken("the guest's runtime has an unexpected layout")
     jobs = found[0]
     guest.write(jobs - 28, struct.pack("<I", 0))
     guest.write(jobs - 8, struct.pack("<I", tracker))
@@ -201,14 +202,14 @@ def guard(wasm: bytes, build: Build) -> tuple[bytes, int]:
     parts.extend(_EXPORTS, named)
     parts.extend(_MEMORIES, [b"\x00\x01"])
     parts.replace(_CODE, _vector([_uleb(len(body)) + body for body in bodies]))
-    tracker = _read_uleb(parts[_TABLES], 3)[0]  # one table, of functions, with a least and a greatest size
+    tracker = _read_uleb(parts[_TABLES], 3)[0]  # one table of functions, with minimum and maximum size
     parts.replace(_TABLES, bytes([1, 0x70, 1]) + _uleb(tracker + 1) * 2)
     parts.extend(_ELEMENTS, [b"\x00" + _const(tracker) + _vector([_uleb(first + 2)])])
     return parts.joined(), tracker
 
 
 class _Sections:
-    """The sections of a module, in their order."""
+    """The sections of a WebAssembly module, in order."""
 
     def __init__(self, wasm: bytes) -> None:
         self._header = wasm[:8]
@@ -226,7 +227,7 @@ class _Sections:
         self._sections = [(other, data if other == number else old) for other, old in self._sections]
 
     def extend(self, number: int, entries: list[bytes]) -> None:
-        """Add entries at the end of a section."""
+        """Append entries to a section."""
         count, start = _read_uleb(self[number], 0)
         self.replace(number, _uleb(count + len(entries)) + self[number][start:] + b"".join(entries))
 
@@ -242,7 +243,7 @@ class _Sections:
         return found
 
     def type_number(self, params: list[int], results: list[int]) -> int:
-        """Return the number of a function type that the module has."""
+        """Return the number of the module's function type with these parameters and results."""
         data = self[_TYPES]
         count, at = _read_uleb(data, 0)
         for number in range(count):
@@ -286,7 +287,7 @@ def _uleb(value: int) -> bytes:
 
 
 def _const(value: int, kind: int = _I32) -> bytes:
-    """Return the expression of a constant, as globals and offsets have it."""
+    """Encode a constant expression, as used for globals and offsets."""
     made = bytearray(b"\x41" if kind == _I32 else b"\x42")
     while not -0x40 <= value < 0x40:
         made.append(value & 0x7F | 0x80)

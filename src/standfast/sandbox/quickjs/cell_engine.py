@@ -1,12 +1,12 @@
-"""TypeScript cells on QuickJS: what the engine offers, and the stepper of one cell.
+"""The QuickJS engine, which runs TypeScript cells, and the stepper of one cell.
 
-A worker enters the guest and lets it do all that needs nothing from outside. Its reply has the calls that the
-code made, and whether it waits for some. So a cell always waits between two entries, and what it waits for is
-in the guest: a cell that was put aside is the guest's memory.
+A worker enters the guest and runs it until it needs something from outside. The reply has the calls that the
+code made, and whether it waits for any of them. So between two entries a cell always waits, and its whole
+state is in the guest: a cell that was put aside is the guest's memory.
 
-`SystemExit` is not given to the code, which could catch it: the code ends where it is, and keeps what it has
-bound. A cell ends when its code has, and every call that it made is answered. Timers that are left are
-dropped.
+`SystemExit` is not passed to the code, which could catch it: the code ends where it is, and keeps the
+variables it has bound. A cell ends when its code has ended and every call that it made is answered. Remaining
+timers are dropped.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class QuickJsCells(SteppedCells):
         return QuickJsStepper(host, self._workers, dump)
 
     def prepare(self) -> None:
-        """Compile the guest, which takes seconds where nothing is in the cache."""
+        """Start a worker, which compiles the guest; without a cached result this takes seconds."""
         self._workers.prepare()
 
     def names(self, state: bytes) -> list[str]:
@@ -88,10 +88,10 @@ _read_arguments: Final = msgspec.json.Decoder(list).decode
 
 
 class QuickJsStepper(SlotStepper[QuickJsWorker]):
-    """A `CellStepper`. `_image` is the guest of a cell that was put aside."""
+    """A `CellStepper`. `_image` is the guest's memory if the cell was put aside."""
 
     wall_grace_s = 0.5
-    """A worker that computes stops by itself, and reports what was printed; it is killed if it does not."""
+    """How long a busy worker may take to stop by itself, and report its output, before it is killed."""
 
     def __init__(self, host: StepperHost, workers: QuickJsWorkers, dump: bytes) -> None:
         request = host.request
@@ -118,12 +118,12 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
 
     def prepare(self) -> None:
-        """Let a worker that holds the session make ready, while the code is still being read."""
+        """Let a worker that holds the session prepare the guest while this process parses the code."""
         worker, request = self.take_worker(), self._host.request
         if worker is not None and not worker.is_alive():
             self.drop_worker()
         elif worker is not None and worker.version == request.state:
-            with contextlib.suppress(CellStopped, WorkerDied):  # `begin` finds out
+            with contextlib.suppress(CellStopped, WorkerDied):  # `begin` handles it
                 self._open(None)
                 self._is_open = True
         try:
@@ -135,7 +135,7 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
             self._refused = refused.error_object()
 
     def begin(self) -> Step:
-        """Run the code: in another worker if the first does not hold the session, or died while idle."""
+        """Run the code, in another worker if the first one does not hold the session or died while idle."""
         if self._refused is not None:
             return StepEnded(error=self._refused, refused=True)
         script = self._code.script
@@ -180,12 +180,12 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         return answer.exception is not None and answer.exception.type == EXIT
 
     def _taken_in(self, reply: frames.GuestReply) -> Step:
-        """Convert a reply of the worker, and take in what was printed: its first call, a wait, or an end."""
+        """Add the output in a worker's reply, and return its first call, its wait or its end as a step."""
         self._count(reply)
         try:
             poll = frames.decode_poll(reply.poll) if reply.poll else _NO_POLL
         except msgspec.DecodeError as problem:
-            raise EngineFailed(f"the guest broke its protocol: {problem}") from None
+            raise EngineFailed(f"the guest sent an invalid report: {problem}") from None
         if poll.stdout:
             self._host.output("stdout", poll.stdout)
         if poll.stderr:
@@ -220,8 +220,8 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
             seconds = max(0.0, float(msgspec.json.decode(raw)))
             return EngineCall(id=call_id, name=SLEEP, kwargs={"seconds": seconds}, stands=False, line=line)
         functions = self._host.request.functions
-        if name not in functions:  # the session knew it before, and it is gone; its arguments are not decoded
-            error = ErrorObject(code=Code.UNKNOWN_TOOL, message=f"{name}() is not a capability any more")
+        if name not in functions:  # a function that the session had earlier; its arguments are not decoded
+            error = ErrorObject(code=Code.UNKNOWN_TOOL, message=f"{name}() is no longer a capability")
             seen = GuestException(type="ReferenceError", message=error.message)
             return EngineCall(
                 id=call_id, name=name, stands=False, answer=CallAnswer(exception=seen, error=error)
@@ -241,7 +241,7 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         return EngineCall(id=call_id, name=name, args=args, stands=False, line=line)
 
     def _exit(self, exception: GuestException, known: ErrorObject | None) -> StepEnded:
-        """End the code where it is."""
+        """End the code where it is, with the error of an exit."""
         self._new_calls.clear()
         image, self._image = self._image, None
         reply = self._ask(frames.Finish(image=image, bounds=self._bounds()))
@@ -255,7 +255,7 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
     # ── the worker ───────────────────────────────────────────────────────────────────────────────
 
     def _open(self, image: frames.Image | None) -> None:
-        """Have the worker make a guest ready for a run; raise `WorkerDied` if it cannot."""
+        """Make the worker prepare a guest for a run; raise `WorkerDied` if it cannot."""
         now_ms, request = self._host.now_ms, self._host.request
         functions = msgspec.json.encode(list(request.functions.names()))
         worker = self._worker()
@@ -267,8 +267,10 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
             raise
 
     def _ask(self, question: frames.Question, *, last: bool = False) -> frames.GuestReply:
-        """Ask the worker, and give it the values that it wants; the death of a worker ends the cell."""
-        # One that dies before it runs code may have been dead all along: `WorkerDied`, unless it is the last.
+        """Send the worker a request, supply the values that it requests, and return its reply."""
+        # A worker's death ends the cell. One that dies before it runs code may have been dead before: then
+        # `WorkerDied` is raised, so that the caller can use another worker, unless this is the *last*
+        # attempt.
         worker = self._worker()
         worker.version = None
         try:
@@ -277,7 +279,7 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
                 try:
                     value = inputs.loaded(self._host.load, got.name)
                 except BaseException:
-                    self.drop_worker()  # it is in the middle of an entry
+                    self.drop_worker()  # it is in the middle of a request
                     raise
                 got = worker.ask(frames.Given(value))
         except WorkerDied:
@@ -290,7 +292,7 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         return got
 
     def _worker(self) -> QuickJsWorker:
-        """Return the worker in the slot; a new one if there is none."""
+        """Return the worker in the slot, starting one if there is none."""
         if self._host.stopped is not None:
             raise CellStopped
         return self.worker or self.put_worker(self.take_worker() or self._workers.attach())
@@ -321,7 +323,7 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         return state.encode_dump(dump)
 
     def load(self) -> Step:
-        """Do nothing yet: the guest is sent with the next answer."""
+        """Report that the cell waits. The guest's memory is sent to the worker with the next answer."""
         return StepBlocked()
 
     def memory_peak_bytes(self) -> int | None:
@@ -330,9 +332,9 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
     def _outcome(self, poll: frames.Poll) -> tuple[ErrorObject | None, Json]:
-        """Return what the code ended with: an error, or a value."""
+        """Return the error or the value that the code ended with."""
         if poll.outcome == "error":
-            thrown = frames.Thrown("Error", "the code threw something that cannot be shown", "")
+            thrown = frames.Thrown("Error", "the code threw a value that cannot be described", "")
             with contextlib.suppress(msgspec.DecodeError):
                 thrown = msgspec.json.decode(poll.detail, type=frames.Thrown)
             return thrown_error(thrown, self._code), None
@@ -345,7 +347,7 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         return None, read_json(poll.detail)
 
     def keep(self) -> bytes:
-        """Return the session's state, which the worker has sent or sends now."""
+        """Return the session's state, receiving it from the worker if it was not part of the reply."""
         assert self._left is not None
         reply, names = self._left
         worker = self._worker()
@@ -375,20 +377,20 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
 
     @property
     def _code(self) -> RunCode:
-        """The code as it is compiled. That of a resumed cell is read when it is needed."""
+        """The parsed code. The code of a resumed cell is parsed only when it is needed."""
         if self._known_code is None:
             script = read_script(self._host.request.code)
             self._known_code = RunCode(script, self._lines, self._limits, self._host.request.functions)
         return self._known_code
 
     def _find_outside_names(self, script: Script) -> None:
-        """Find names that are read and nowhere bound: values from outside, which are loaded when read."""
-        # Only where code asks the type of a name must it be known before whether there is a value.
+        """Find names that the code reads and nothing binds: outside values, which are loaded when read."""
+        # For a name in a `typeof` expression, it must be known in advance whether there is a value.
         request = self._host.request
         known = {*self._before.names, *request.functions.names()}
         new = inputs.free_names(script, known.union(self._free))
         self._free = [name for name in [*self._free, *new] if name not in known]
-        types_asked = set(inputs.TYPEOF.findall(script.code))  # allowed where nothing binds the name
+        types_asked = set(inputs.TYPEOF.findall(script.code))  # `typeof` also accepts unbound names
         asked = [*self._asked, *(name for name in self._free if name in types_asked)]
         self._asked = [name for name in dict.fromkeys(asked) if name not in known]
         if request.load is None:

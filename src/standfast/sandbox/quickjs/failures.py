@@ -28,7 +28,10 @@ _LIMITS: Final[dict[str, Callable[[SessionLimits], ErrorObject]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RunCode:
-    """The code of a run, as far as errors in it need it: `lines` lines of other code come before it."""
+    """The code of a run, for locating errors in it.
+
+    `lines` is the number of lines of other code before it.
+    """
 
     script: Script
     lines: int
@@ -44,14 +47,14 @@ def stopped_error(reply: GuestReply, limits: SessionLimits) -> ErrorObject:
         return ErrorObject(
             code=Code.STACK_OVERFLOW,
             message="the code, or a value that it works on, is nested too deeply",
-            hint="a parser or a built-in function ran out of stack; that cannot be caught",
+            hint="a parser or a built-in function exceeded its stack, which code cannot catch",
         )
-    why = reply.detail[0] if reply.detail else "it is not known why"
+    why = reply.detail[0] if reply.detail else "for an unknown reason"
     return ErrorObject(code=Code.INTERRUPTED, message=f"the engine failed: {why}")
 
 
 def syntax_error(detail: list[str], code: RunCode) -> ErrorObject:
-    """Return the error of code that our reader accepts and the engine does not."""
+    """Return the error for code that `read_script` accepts and the engine rejects."""
     name, message, stack = detail
     kind = Code.SYNTAX_ERROR if name == "SyntaxError" else Code.RUNTIME_ERROR
     return ErrorObject(code=kind, message=f"{name}: {message}", span=_span_of(stack, code))
@@ -76,12 +79,12 @@ def thrown_error(thrown: Thrown, code: RunCode) -> ErrorObject:
 
 
 def line_of(stack: str, name: str | None, code: RunCode) -> int | None:
-    """Return the line of this run's code that made the call of *name*, None for a timer.
+    """Return the line of this run's code that called *name*, which is None for a timer.
 
-    0 if other code of the session made it; None if the stack tells nothing.
+    Return 0 if other code of the session made the call; None if the stack does not show it.
     """
     if (place := _place_of(stack, code)) is not None:
-        # The engine reports where the arguments end.
+        # The engine reports the position of the end of the arguments.
         return place[0] if name is None else code.script.call_line(*place, name)
     return 0 if any(int(line[:9]) > 1 for line, _ in _FRAME.findall(stack)) else None  # line 1 is the bridge
 
@@ -94,12 +97,13 @@ def _span_of(stack: str, code: RunCode) -> Span | None:
 
 
 def _place_of(stack: str, code: RunCode) -> tuple[int, int] | None:
-    """Return the innermost place of a stack that lies in the code of this run, as `Script` reads it."""
+    """Return the innermost position of a stack that is in this run's code, for `Script.position`."""
     count = code.script.javascript.count("\n") + 1
     for line, column in _FRAME.findall(stack[:20_000]):
         here = int(line[:9]) - code.lines
         if 1 <= here <= count:
             at = int(column[:9])
-            # The reader expects of the first line what the engine reports for the first line of all code.
+            # `Script.position` expects for its first line what the engine reports for the first line of a
+            # program.
             return here, at - 1 if here == 1 else at
     return None

@@ -1,10 +1,10 @@
 """The messages between an engine and its worker processes.
 
-The engine asks and the worker answers, one at a time. While it answers, the worker may want a value: then it
-sends a `Wanted`, and gets a `Given`. A run that has ended is answered twice if the engine asks for an `early`
-reply: first with its result, then with its state (`GuestReply.more`). An `Open` comes before each `Run`, so
-that the worker makes its guest ready while the engine still reads the code; it has no answer of its own (a
-failure is the answer to the run), and neither has a `Drop`.
+The engine sends one request at a time, and the worker replies. If the worker needs a value meanwhile, it
+sends a `Wanted` and receives a `Given`. If the engine asks for an `early` reply, a run that has ended gets
+two replies: first its result, then its state (`GuestReply.more`). An `Open` precedes each `Run`, so that the
+worker prepares its guest while the engine still parses the code. An `Open` has no reply (its failure is the
+reply to the run), and neither has a `Drop`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 
 class Bounds(msgspec.Struct, frozen=True, array_like=True):
-    """What a guest may still use."""
+    """The resources that a guest may still use."""
 
     memory_bytes: int
     cpu_ms: int
@@ -25,10 +25,10 @@ class Bounds(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Image(msgspec.Struct, frozen=True, array_like=True):
-    """A guest at rest: what its memory holds beyond the boot image that has this digest.
+    """A stored guest: how its memory differs from the boot image with the digest `boot`.
 
-    Between the processes `data` comes behind the frame and `size` is its length, because a worker has no
-    memory for copies of a guest's memory.
+    Between the processes, `data` follows the frame and `size` is its length, because a worker has no room for
+    a copy of the guest's memory.
     """
 
     boot: bytes = b""
@@ -37,7 +37,7 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
-    """Make ready the guest that the worker holds, or one made of `image`: empty for a new session."""
+    """Prepare the guest that the worker holds, or one created from `image`: empty for a new session."""
 
     image: Image | None
     functions: bytes
@@ -47,7 +47,10 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
-    """Run code in the guest that was opened. `inputs` are as the bridge reads them, `lazy` may be wanted."""
+    """Run code in the opened guest.
+
+    `inputs` are encoded for the bridge; the names in `lazy` may be `Wanted`.
+    """
 
     code: str
     inputs: dict[str, str]
@@ -58,7 +61,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
 
 
 class Settle(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
-    """Settle calls, in this order, and continue. With `image`, the guest is made of that first."""
+    """Settle calls, in this order, and continue. With `image`, the guest is first created from it."""
 
     answers: list[bytes]
     image: Image | None
@@ -69,22 +72,22 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish"):
-    """End the run where it stands."""
+    """End the run where it is."""
 
     image: Image | None
     bounds: Bounds
 
 
 class Dump(msgspec.Struct, frozen=True, array_like=True, tag="dump"):
-    """Return the guest as an image, and forget it."""
+    """Send the guest as an image, and drop it."""
 
 
 class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
-    """Forget the guest: the worker may get another session."""
+    """Drop the guest, because the worker may get another session."""
 
 
 class Given(msgspec.Struct, frozen=True, array_like=True, tag="given"):
-    """The value that was wanted, as the bridge reads it; empty if there is none."""
+    """The requested value, encoded for the bridge; empty if there is none."""
 
     text: str
 
@@ -94,7 +97,7 @@ Question = Open | Run | Settle | Finish | Dump | Drop | Given
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True, tag="wanted"):
-    """The code reads a name whose value is outside."""
+    """A request for the value of a name that the code reads."""
 
     name: str
 
@@ -105,11 +108,11 @@ Stop = Literal[
 
 
 class GuestReply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
-    """Where the guest stands, or how it ended.
+    """The state of the guest after a request, or the reason why it was stopped.
 
-    `poll` is the report of the bridge, as JSON. A run that has ended has an `image`, and `names` (JSON) if it
-    was ended from outside; with `more`, they come in another reply. `stop` is why the guest was stopped, with
-    a `detail`; "gone" is a guest that the worker does not hold.
+    `poll` is the bridge's report, as JSON. A run that has ended has an `image`, and `names` (JSON) if it was
+    ended from outside; with `more`, they follow in another reply. `stop` is the reason for stopping the
+    guest, with a `detail`; "gone" means that the worker does not hold the guest.
     """
 
     stop: Stop = ""
@@ -124,11 +127,11 @@ class GuestReply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
 
 
 Call = tuple[int, str | None, msgspec.Raw, str | None, str]
-"""Id, name (none for a timer), arguments (seconds, for a timer), what is wrong with them, the stack."""
+"""Id, name (None for a timer), arguments (seconds, for a timer), the problem with them, and the stack."""
 
 
 class Poll(msgspec.Struct, frozen=True, array_like=True):
-    """The bridge's report after an entry. `names` are those that are bound when the run has ended."""
+    """The bridge's report after an entry. `names` are the bound names, once the run has ended."""
 
     calls: list[Call]
     stdout: str
@@ -140,7 +143,7 @@ class Poll(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Thrown(msgspec.Struct, frozen=True, array_like=True):
-    """An uncaught exception; `known` is the error of a call that it stands for."""
+    """An uncaught exception; `known` is the error if a failed call raised it."""
 
     name: str
     message: str

@@ -1,17 +1,17 @@
-"""QuickJS as WebAssembly, driven directly.
+"""QuickJS in WebAssembly, called through its exports.
 
-A guest is one instance of the module. It is entered by calls of its exports; between two entries its linear
-memory is all there is of it, for its stack is empty and its globals never change. A new instance begins with
-the memory of a guest that has run the prelude (the *boot image*), and a snapshot is what has changed since.
+A guest is one instance of the module. It is entered by calling its exports. Between two entries, its linear
+memory is its whole state, because its stack is empty and its globals never change. A new instance begins with
+the memory of a guest that has run the prelude (the *boot image*); a snapshot has the changes since then.
 
 Rules
 -----
-1. The guest has no clock, chance, files, environment or network: its imports are answered from `now_ms` and
-   `ask`, or refused. Nothing reaches the machine that it runs on.
+1. The guest has no clock, randomness, files, environment or network: its imports use `now_ms` and `ask`, or
+   fail. No import gives it access to the machine.
 2. Nothing read from the guest is trusted: pointers are checked against its memory.
 3. A trap ends a guest. It is not entered again.
-4. One thread at a time enters guests; only the epoch may be moved by another.
-5. The memory is not copied: a snapshot is read from it and written into it piece by piece.
+4. One thread at a time enters guests; other threads may only advance the epoch.
+5. The memory is never copied as a whole: snapshots are read from it and written to it piece by piece.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from wasmtime import _func as wasmtime_func
 from standfast.sandbox.quickjs.module_cache import Boot
 
 MAX_DEPTH: Final = 1_000
-"""Calls of this depth fit into the native stack with room to spare."""
+"""Calls nested this deeply fit into the native stack with room to spare."""
 MAX_WASM_STACK: Final = 1_900_000
-"""Native stack for a guest; wasmtime needs the rest of two megabytes for itself."""
+"""The native stack of a guest, in bytes; wasmtime itself needs the rest of two megabytes."""
 PAGE: Final = 65_536
 SCRATCH_BYTES: Final = 4096
 LIST_BYTES: Final = 1 << 20
-"""Room for a list, behind the copy of the image."""
+"""The space for a list after the copy of the image."""
 DEPTH_LIMIT: Final = "call_depth_limit"
 OVERFLOW: Final = "overflow_function"
 REJECTION: Final = "rejection_function"
@@ -60,7 +60,7 @@ _TRAPS: Final[dict[wasmtime.TrapCode | None, str]] = {
 
 
 class Trapped(Exception):
-    """The guest was stopped in the middle of an entry, by `reason`."""
+    """The guest was stopped in the middle of an entry, because of `reason`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -68,11 +68,11 @@ class Trapped(Exception):
 
 
 class Broken(Exception):
-    """The guest answered with something that it must not answer with."""
+    """The guest returned something invalid."""
 
 
 class Guest:
-    """One instance. Methods that enter it may raise `Trapped` or `Broken`, or what `ask` raised inside."""
+    """One instance. Methods that enter it may raise `Trapped`, `Broken`, or an exception of `ask`."""
 
     def __init__(self, machine: Imports, boot: Boot, max_bytes: int) -> None:
         self._machine = machine
@@ -108,7 +108,7 @@ class Guest:
     # ── limits ───────────────────────────────────────────────────────────────────────────────────
 
     def limit(self, *, memory: int, depth: int, fuel: int | None = None) -> None:
-        """Set how large the guest may be, how deep calls may go and, with *fuel*, how much it may compute."""
+        """Set the guest's limits of memory (in bytes), call depth and, if given, *fuel*."""
         if memory != self._max_bytes:
             self._max_bytes = memory
             self._store.set_limits(memory_size=self._least(memory))
@@ -122,12 +122,12 @@ class Guest:
             self._store.set_epoch_deadline(1)
 
     def _least(self, max_bytes: int) -> int:
-        """Return a memory limit that is not below what a guest begins with."""
+        """Return *max_bytes*, or the memory that a new guest has if that is more."""
         boot = self.boot
         return max(max_bytes, boot.data + boot.image_bytes, boot.image_bytes + LIST_BYTES + PAGE)
 
     def allow(self, max_bytes: int, fuel: int) -> None:
-        """Let a stopped guest continue for a moment, with higher limits."""
+        """Let a stopped guest be entered once more, with higher limits."""
         self._store.set_limits(memory_size=max_bytes)
         self._exports[DEPTH_LIMIT].set_value(self._store, 2**31 - 1)
         self._store.set_fuel(fuel)
@@ -135,7 +135,7 @@ class Guest:
 
     @property
     def fuel(self) -> int:
-        """What is left to compute."""
+        """The remaining fuel."""
         return int(self._store.get_fuel())
 
     # ── memory ───────────────────────────────────────────────────────────────────────────────────
@@ -159,7 +159,10 @@ class Guest:
         return ctypes.string_at(self._base() + at, size)
 
     def views(self, runs: Iterable[tuple[int, int]]) -> Iterator[memoryview]:
-        """Yield the memory of each run that `changed` found. A view is valid until the guest is entered."""
+        """Yield a view of the memory of each run that `changed` found.
+
+        It is valid until the guest is entered.
+        """
         view = memoryview((ctypes.c_ubyte * self.size).from_address(self._base())).cast("B")
         return (view[start:end] for start, end in runs)
 
@@ -175,12 +178,12 @@ class Guest:
         return ctypes.addressof(ffi.wasmtime_memory_data(self._context, self._memory_at).contents)
 
     def scrub(self) -> int:
-        """Fill free memory with zeros; return where the allocator's chunks end."""
+        """Fill free memory with zeros; return the end of the allocator's chunks."""
         self._store.set_fuel(_PLENTY)
         return self.calls[SCRUB](self.boot.heap)
 
     def changed(self, gap: int) -> bytes | None:
-        """Return where the memory differs from the boot image, as pairs of addresses; None if too many."""
+        """Return the memory that differs from the boot image, as pairs of addresses; None if too many."""
         boot = self.boot
         room = LIST_BYTES // 8
         count = self.calls[CHANGED](boot.data, boot.image_bytes, gap, boot.image_bytes, room)
@@ -189,7 +192,7 @@ class Guest:
     # ── entries ──────────────────────────────────────────────────────────────────────────────────
 
     def call(self, name: str, *texts: bytes) -> bytes:
-        """Call a function of the bridge with texts; return the text that it returns."""
+        """Call a function of the bridge with strings, and return the string that it returns."""
         handles = [self._new_string(one) for one in texts]
         result = self.call_handles(self.boot.handles[name], handles)
         for handle in handles:
@@ -197,7 +200,7 @@ class Guest:
         return self._take_string(result)
 
     def begin(self, code: bytes) -> bool:
-        """Start a script; return false if it cannot be read, for a reason that `exception` returns."""
+        """Start a script; return False if it cannot be parsed: `exception` then returns the reason."""
         at, size = self.put(code)
         out = self.boot.scratch
         status = self.calls["eval_async"](at, len(code), out)
@@ -229,7 +232,7 @@ class Guest:
         return found
 
     def answer_call(self, count: int, arguments: int) -> int:
-        """Answer a question of the guest, which is one text, by a text; return its handle."""
+        """Pass the guest's question, one string, to `ask`, and return a handle of the answer."""
         if self.ask is None or count != 1:
             return _ERROR_HANDLE
         text = self._string(self.word(arguments))
@@ -245,7 +248,7 @@ class Guest:
         return self.word(scratch)
 
     def put(self, data: bytes) -> tuple[int, int]:
-        """Write data where the guest can read it; return its address, and how much is to be freed."""
+        """Write data to the guest's memory; return its address, and the number of bytes to free later."""
         if len(data) <= SCRATCH_BYTES - 64:
             at = self.boot.scratch + 64
             self.write(at, data)
@@ -263,7 +266,7 @@ class Guest:
         handle = self.calls["new_string"](at, len(text))
         self.release(at, size)
         if not handle:
-            raise Broken("the guest refused a text")
+            raise Broken("the guest could not create a string")
         return handle
 
     def _take_string(self, handle: int) -> bytes:
@@ -272,7 +275,7 @@ class Guest:
         return text
 
     def _string(self, handle: int) -> bytes:
-        """Return the text of a string; of any other value, none."""
+        """Return the text of a string value; empty for any other value."""
         if self.calls["get_string"](handle):
             return b""
         size = self.calls["qjs_last_len"]()
@@ -283,9 +286,9 @@ class Guest:
     # ── calls of exports ─────────────────────────────────────────────────────────────────────────
 
     def _caller(self, export: Any) -> Callable[..., int]:
-        """Return a function that calls an export of 32-bit integers, with as little overhead as possible."""
+        """Return a function that calls an export that takes 32-bit integers, with minimal overhead."""
         function = ctypes.byref(export._func)
-        words = (ctypes.c_int64 * 16)()  # a raw value takes two of them
+        words = (ctypes.c_int64 * 16)()  # a raw value takes two words
         values = ctypes.cast(words, ctypes.POINTER(ffi.wasmtime_val_raw_t))
         trap = ctypes.POINTER(ffi.wasm_trap_t)()
         trap_at = ctypes.byref(trap)
@@ -298,7 +301,7 @@ class Guest:
             error = enter(context, function, values, 8, trap_at)
             if error or trap:
                 taken = ctypes.cast(trap, ctypes.POINTER(ffi.wasm_trap_t))
-                ctypes.memset(trap_at, 0, ctypes.sizeof(trap))  # the next call finds none
+                ctypes.memset(trap_at, 0, ctypes.sizeof(trap))  # cleared for the next call
                 self._fail(error, taken)
             value = words[0] & 0xFFFF_FFFF
             return value - (1 << 32) if value >= 1 << 31 else value
@@ -306,7 +309,10 @@ class Guest:
         return call
 
     def _fail(self, error: Any, trap: Any) -> None:
-        """Raise what ended an entry: the exception of an import, or `Trapped`. Both pointers are freed."""
+        """Raise the exception that ended an entry: that of an import, or `Trapped`.
+
+        Both pointers are freed.
+        """
         wasmtime_func.LAST_EXCEPTION = None
         failure, self.failure = self.failure, None
         if error:
@@ -324,14 +330,14 @@ class Guest:
 class GuestSnapshot:
     """A snapshot of a guest between two entries. It is invalid as soon as the guest is entered.
 
-    It is the size of the memory, and the runs of blocks that differ from the boot image (from zeros, where
-    that has ended). Below the guest's data lies its stack, which is empty between two entries::
+    It has the size of the memory, and the runs of blocks that differ from the boot image, or beyond its end
+    from zeros. The stack, below the guest's data, is empty between two entries and is not included::
 
         size, count | start, end | start, end | … | the bytes of each run
     """
 
     def __init__(self, guest: Guest) -> None:
-        guest.write(guest.boot.scratch, bytes(SCRATCH_BYTES))  # no part of the guest, nor is freed memory
+        guest.write(guest.boot.scratch, bytes(SCRATCH_BYTES))  # scratch and freed memory are not state
         guest.scrub()
         listed = next(found for gap in _GAPS if (found := guest.changed(gap)) is not None)
         self._guest = guest
@@ -347,8 +353,8 @@ class GuestSnapshot:
 def load_snapshot(guest: Guest, size: int, pieces: Iterable[bytes]) -> None:
     """Load a snapshot of *size* bytes into a new guest, piece by piece.
 
-    Raise `ValueError` for bytes that are no snapshot, `Trapped` if it is larger than allowed. Never write
-    outside of the guest's data.
+    Raise `ValueError` if the bytes are not a snapshot, `Trapped` if it is larger than allowed. Nothing is
+    written outside of the guest's data.
     """
     source = _Source(pieces)
     memory, count = _PAIR.unpack(source.take(min(size, _PAIR.size)).ljust(_PAIR.size, b"\0"))
@@ -371,7 +377,7 @@ def load_snapshot(guest: Guest, size: int, pieces: Iterable[bytes]) -> None:
 
 
 class _Source:
-    """Bytes that arrive in pieces, taken by their number."""
+    """A reader of bytes that arrive in pieces."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -390,7 +396,7 @@ class _Source:
 
 
 def new_engine(*, optimize: bool = True) -> wasmtime.Engine:
-    """Return an engine that counts what it computes, and can be stopped from another thread."""
+    """Return an engine that consumes fuel, and whose guests can be stopped from another thread."""
     config = wasmtime.Config()
     config.cranelift_opt_level = "speed" if optimize else "none"
     config.consume_fuel = True
@@ -401,7 +407,7 @@ def new_engine(*, optimize: bool = True) -> wasmtime.Engine:
 
 
 class Imports:
-    """A module linked to what it may import. `current` is the guest that was entered last."""
+    """A module with its imports. `current` is the guest that was entered last."""
 
     def __init__(self, engine: wasmtime.Engine, module: wasmtime.Module) -> None:
         self.engine = engine
@@ -411,7 +417,7 @@ class Imports:
         known: dict[str, Callable[..., int | None]] = {
             "clock_time_get": self._clock,
             "host_call": self._host_call,
-            "host_interrupt": lambda *_: 0,  # no reason to stop
+            "host_interrupt": lambda *_: 0,  # do not interrupt
             "host_module_load": lambda *_: 0,  # no such module
             "host_module_normalize": lambda *_: 0,
             "proc_exit": self._exit,
@@ -428,13 +434,13 @@ class Imports:
         return 0
 
     def _random(self, out: int, size: int) -> int:
-        """Seed hash tables, before the prelude runs; random numbers of guest code are made elsewhere."""
+        """Fill memory for the seeds of hash tables. Random numbers for guest code do not come from here."""
         assert self.current is not None
         self.current.write(out, bytes(size))
         return 0
 
     def _exit(self, _status: int) -> None:
-        raise Broken("the guest wanted to exit")
+        raise Broken("the guest called exit")
 
     def _host_call(self, _name: int, _size: int, _this: int, count: int, arguments: int) -> int:
         guest = self.current

@@ -1,4 +1,4 @@
-"""Values for a guest, and the names whose values may be outside of it."""
+"""Encoding of values for a guest, and detection of names that refer to outside values."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _OBJECTS: Final = frozenset({
     "Uint8Array", "WeakMap", "arguments", "console", "crypto", "globalThis", "performance", "result",
     "undefined",
 })  # fmt: skip
-"""Names that are often read and never come from outside, beside those of functions."""
+"""Names that code often reads and that are never outside values, besides those of functions."""
 _NO_OBJECTS: Final = ("string", "number", "integer", "boolean", "array", "null")
 _Bytes: Final = (bytes, bytearray, memoryview)
 
 
 def bridge_text(value: Any) -> str:
-    """Return a value as the bridge reads it.
+    """Encode a value for the bridge.
 
-    It is JSON; a `b` and one character for each byte; or, where there are bytes within a value, a `v` and the
-    JSON of a mark and the value, in which `{mark: characters}` stands for bytes.
+    The result is JSON; for bytes, `b` and one character for each byte; for a value that contains bytes, `v`
+    and the JSON of a mark and the value, in which bytes are written as `{mark: characters}`.
     """
     check_bounds(value)
     if isinstance(value, _Bytes):
@@ -77,7 +77,7 @@ def _with_marks(value: Any, mark: str) -> Any:
 
 
 def bridge_inputs(inputs: dict[str, Any]) -> dict[str, str]:
-    """Return inputs as the bridge reads them."""
+    """Encode inputs for the bridge; raise `InvalidArgument` if one cannot be passed."""
     try:
         return {name: bridge_text(value) for name, value in inputs.items()}
     except InvalidArgument as error:
@@ -85,7 +85,7 @@ def bridge_inputs(inputs: dict[str, Any]) -> dict[str, str]:
 
 
 def loaded(load: Callable[[str], Any], name: str) -> str:
-    """Load a value from outside, as the bridge reads it; empty if there is none."""
+    """Load an outside value and encode it for the bridge; return "" if there is none."""
     try:
         return bridge_text(load(name))
     except LookupError:
@@ -97,15 +97,16 @@ def loaded(load: Callable[[str], Any], name: str) -> str:
 
 
 def free_names(script: Script, known: Iterable[str]) -> list[str]:
-    """Return the names that the code reads and nothing is known to bind."""
+    """Return the names that the code reads and that have no known binding."""
     found = set(_IDENTIFIER.findall(script.code)) - STANDARD_FUNCTIONS - _OBJECTS - script.bound
     found.difference_update(known)
     return sorted(touched_names(script.code, found)) if found else []
 
 
 def named_arguments(args: list[Any], capability: Capability) -> dict[str, Any] | None:
-    """Return the arguments by name, if one object holds just these; None if they are positional."""
-    # An object that does not fit, where the first parameter takes none, has wrong names: the tool says which.
+    """Return the arguments by name if they are passed as one object; None if they are positional."""
+    # If the first parameter takes no object, an object that does not match has wrong names, which the tool
+    # reports.
     schema = capability.input_schema
     if len(args) != 1 or not isinstance(args[0], dict) or schema.get("type") == "array":
         return None

@@ -1,12 +1,13 @@
-"""The guest compiled to machine code, kept on disk: making it takes seconds, loading it milliseconds.
+"""The on-disk cache of the guest, compiled to machine code. Compiling takes seconds, loading milliseconds.
 
 Rules
 -----
-1. Loading compiled code is running it. So a file is loaded only if no other user could have written it: it
-   and its directory belong to our user, are no links, and give others no right. A digest in the file detects
-   a broken disk; wasmtime itself refuses code of another version or for another processor.
-2. A file is written beside its place and then renamed: other processes see all of it or nothing.
-3. Where nothing can be written, the guest is made in memory, each time.
+1. Loading compiled code means running it. So a file is loaded only if no other user could have written it:
+   the file and its directory are owned by our user, are not links, and are not accessible to others. A digest
+   in the file detects disk errors; wasmtime itself rejects code of another version or for another processor.
+2. A file is written under a temporary name and then renamed, so that other processes see all of it or
+   nothing.
+3. If no file can be written, the guest is compiled in memory each time.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _DIGEST_BYTES: Final = 32
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about a guest that has run the prelude.
 
-    Its memory above the stack begins at `data` and is `image_bytes` long; `digest` is that of the image.
-    `heap` is the allocator's first chunk, `scratch` a piece of memory for us. `handles` are those of the
-    bridge's functions, `overflow` and `rejected` two of them as the engine's own words. `grower` is the
-    function that traps for want of memory.
+    Its memory above the stack begins at `data` and is `image_bytes` long; `digest` is the image's digest.
+    `heap` is the address of the allocator's first chunk, `scratch` that of memory reserved for the host.
+    `handles` are handles of the bridge's functions; `overflow` and `rejected` are two of these functions in
+    the engine's own representation. `grower` is the number of the function that traps when memory runs out.
     """
 
     data: int
@@ -46,14 +47,14 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
-    """The content of a file, behind its digest."""
+    """The content of a cache file after its digest."""
 
     boot: Boot
     code: bytes
 
 
 def load(engine: wasmtime.Engine, build: bytes) -> tuple[wasmtime.Module, Boot] | None:
-    """Return the guest of this build, if it is in the cache, ours and whole."""
+    """Return the guest of this build, if the cache has a file for it that is safe and undamaged."""
     path = _path(build)
     if path is None:
         return None
@@ -72,7 +73,7 @@ def load(engine: wasmtime.Engine, build: bytes) -> tuple[wasmtime.Module, Boot] 
 
 
 def store(build: bytes, module: wasmtime.Module, boot: Boot) -> None:
-    """Keep a guest, if there is a place for it."""
+    """Write a guest to the cache, if there is a directory for it."""
     path = _path(build)
     if path is None:
         return
@@ -87,10 +88,10 @@ def store(build: bytes, module: wasmtime.Module, boot: Boot) -> None:
 
 
 def _path(build: bytes) -> Path | None:
-    """Return the file of this build, in a directory that is made if need be; None if none is ours alone.
+    """Return the path of this build's file, creating its directory; None if no directory is safe to use.
 
-    The code depends on the compiler's version too. It is read from the name of a directory: to ask for it
-    properly takes longer than loading the code.
+    The machine code also depends on the version of wasmtime, which is read from the name of a directory:
+    `importlib.metadata` would take longer than loading the code.
     """
     base = os.environ.get("XDG_CACHE_HOME") or ""
     try:

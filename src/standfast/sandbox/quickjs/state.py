@@ -1,11 +1,12 @@
-"""A session of the QuickJS engine at rest, and a cell that waits, as bytes.
+"""The stored form of a QuickJS session, and of a waiting cell.
 
-Stored bytes begin with the guest's build and a check sum, so that those of another build and damaged ones are
-told apart before anything of them is decoded::
+Stored bytes begin with the guest's build and a checksum, so that bytes of another build can be distinguished
+from damaged ones before anything is decoded::
 
     "SFQJ" | build, 16 bytes | CRC-32 of the rest | the rest, as MessagePack
 
-Rule: any bytes are refused or decoded; a wrong memory of a guest shows in the guest, which is contained.
+Rule: any bytes are rejected or decoded. Wrong contents of a guest's memory affect only the guest, which is
+sandboxed.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _MAGIC: Final = b"SFQJ"
 class QuickJsState(msgspec.Struct, frozen=True, array_like=True):
     """A session between two cells.
 
-    `lines` is where the lines of the next cell begin: the engine knows all code by one name, and lines tell
-    the cells apart. `free` are names that code has read without binding them, `asked` those whose type it has
-    asked for.
+    `lines` is the line number at which the next cell begins: the engine has one name for all code, so line
+    numbers distinguish the cells. `free` are names that code has read without binding them, `asked` those
+    that it has used with `typeof`.
     """
 
     image: Image = msgspec.field(default_factory=Image)
@@ -42,7 +43,7 @@ class QuickJsState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QuickJsDump(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell that waits: its guest, and what this engine has counted. Other fields as in `QuickJsState`."""
+    """A waiting cell: its guest, and the resources it has used. Other fields are as in `QuickJsState`."""
 
     image: Image
     lines: int
@@ -63,7 +64,7 @@ def encode_state(state: QuickJsState) -> bytes:
 
 @StateReader
 def decode_state(data: bytes) -> QuickJsState:
-    """Decode a state; no bytes are a new session."""
+    """Decode a state; empty bytes represent a new session."""
     return _read(QuickJsState, data, "session's state") if data else _NEW
 
 
@@ -84,7 +85,7 @@ def other_build() -> SnapshotRefused:
     return SnapshotRefused(
         Code.SNAPSHOT_VERSION_MISMATCH,
         "the session was stored by another build of the TypeScript engine",
-        hint="reset the session, or go back to the Standfast and the quickjs-rs that wrote it",
+        hint="reset the session, or use the releases of Standfast and quickjs-rs that wrote it",
     )
 
 
@@ -103,11 +104,11 @@ def _sealed(body: bytes) -> bytes:
 
 def _read(kind: type[Stored], data: bytes, what: str) -> Stored:
     if len(data) < _HEAD.size or not data.startswith((_MAGIC, FORMER_QUICKJS_MAGIC)):
-        raise corrupt(what, "it does not begin as it should")
+        raise corrupt(what, "it has no valid header")
     _, build, check = _HEAD.unpack_from(data)
     body = memoryview(data)[_HEAD.size :]
     if zlib.crc32(body) != check:
-        raise corrupt(what, "it was damaged")
+        raise corrupt(what, "its checksum does not match")
     if build != _known_build():
         raise other_build()
     return decoded(kind, body, what)

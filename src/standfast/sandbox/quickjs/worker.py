@@ -1,11 +1,11 @@
-"""The program of a worker process: holds a guest, and does with it what the engine asks.
+"""The program of a worker process, which holds a guest and handles the engine's requests.
 
-Standard input and output are pipes with frames on them (see `worker_process` and `frames`). The main thread
-reads a frame, enters the guest, and answers. A second thread looks at the clock every few milliseconds while
-the guest computes, and moves the epoch of wasmtime when its time is over: then the guest traps.
+Standard input and output are pipes that carry frames (see `worker_process` and `frames`). The main thread
+reads a request, enters the guest, and replies. While the guest computes, a second thread checks the clock
+every few milliseconds and advances wasmtime's epoch when the time is up, which makes the guest trap.
 
-A guest that was stopped is not entered again, except once to get what it had printed. A guest belongs to one
-session. When standard input ends, so does the process, also while a guest computes.
+A stopped guest is not entered again, except once to get its output. A guest belongs to one session. When
+standard input ends, the process exits, even while a guest computes.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _STDIN: Final = 0
 _TICK_S: Final = 0.004
 _IDLE_TICKS: Final = 500
 _FUEL_PER_MS: Final = 40_000_000
-"""About four times what a millisecond of computing takes: the clock ends a run first, unless it cannot."""
+"""About four times the fuel that a guest uses in a millisecond, so that the clock normally stops it first."""
 _RESCUE_BYTES: Final = 32 << 20
 _RESCUE_FUEL: Final = 1_000_000_000
 _SMALL_IMAGE: Final = 200_000
 _DRAW_BYTES: Final = 64
 _WAITS: Final = b'"waits",null]'
 _LINGER_S: Final = 0.0001
-"""Most answers that come immediately come within this."""
+"""Most requests that follow immediately arrive within this time."""
 
 
 class GuestStopped(Exception):
-    """Why a guest cannot continue, or an image cannot become one."""
+    """The reason why a guest cannot continue, or cannot be created from an image."""
 
     def __init__(self, stop: frames.Stop, detail: str = "") -> None:
         super().__init__(detail)
@@ -51,7 +51,7 @@ class GuestStopped(Exception):
 
 
 class GuestClock:
-    """Stops a guest whose time is over, and the process when the engine is gone."""
+    """Stops a guest whose time is up, and exits the process when the engine is gone."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -64,7 +64,7 @@ class GuestClock:
         self.reason: Literal["cpu", "wall"] = "cpu"
         make = getattr(
             time, "pthread_getcpuclockid", None
-        )  # of the main thread; wall time where it is missing
+        )  # the CPU clock of the main thread; where it is missing, wall time is used
         self._cpu_clock: int = make(threading.get_ident()) if make is not None else time.CLOCK_MONOTONIC
         threading.Thread(target=self._look, name="watch", daemon=True).start()
 
@@ -103,7 +103,7 @@ class GuestClock:
 
 
 class WorkerProgram:
-    """Answers the engine's questions, with the guest of one session at a time."""
+    """Handles the engine's requests, with the guest of one session at a time."""
 
     def __init__(self, machine: Machine, line: Frames) -> None:
         self._machine = machine
@@ -122,10 +122,10 @@ class WorkerProgram:
         self._seed = ""
 
     def serve(self) -> None:
-        """Answer until the engine is gone."""
+        """Handle requests until the engine is gone."""
         while True:
             if self._more_is_near and not self._line.has_more:
-                # Look for the next question before sleeping: to be woken takes as long again.
+                # Poll for the next request before sleeping: waking up takes as long as handling it.
                 arrived, until = self._arrivals.poll, time.perf_counter() + _LINGER_S
                 while not arrived(0) and time.perf_counter() < until:
                     os.sched_yield()
@@ -149,14 +149,14 @@ class WorkerProgram:
                     self._forget()
 
     def _send(self, reply: frames.GuestReply) -> None:
-        """Send a reply, and behind it the memory of the guest if that belongs to it."""
+        """Send a reply, followed by the guest's memory if the reply has an image."""
         self._line.send(frames.encode(reply))
         if reply.image is not None and self._snapshot is not None:
             self._line.send_raw(self._snapshot.parts())
         self._snapshot = None
 
     def _open(self, question: frames.Open) -> None:
-        """Make a guest ready for a run. A failure is the answer to the run."""
+        """Prepare a guest for a run. A failure is reported in the reply to the run."""
         started = time.thread_time_ns()
         self._more_is_near = True
         self._opened, self._refusal = question, None
@@ -173,7 +173,7 @@ class WorkerProgram:
         self._opening_ns = time.thread_time_ns() - started
 
     def _entered(self, question: frames.Entry) -> frames.GuestReply:
-        """Enter the guest under its bounds, and report what it used."""
+        """Enter the guest within its bounds, and report the resources that it used."""
         started = time.thread_time_ns()
         if isinstance(question, frames.Run):
             if self._refusal is not None:
@@ -186,9 +186,9 @@ class WorkerProgram:
             fuel = self._fuel if isinstance(question, frames.Run) else self._fuelled(guest, question)
             stop, detail, poll = self._advance(guest, question)
             self._fuel = guest.fuel
-            self._more_is_near = poll.endswith(_WAITS)  # a run that has ended has its names last
+            self._more_is_near = poll.endswith(_WAITS)  # the report of an ended run ends with its names
             ended = not self._more_is_near
-            # A script that cannot be read leaves nothing, and neither does one that hangs.
+            # Neither a script that cannot be parsed nor one that is stuck leaves a state.
             lost = ended and bool(stop or (poll and frames.decode_poll(poll).outcome == "stuck"))
             if lost:
                 self._forget()
@@ -207,7 +207,7 @@ class WorkerProgram:
             self._clock.end()
 
     def _fuelled(self, guest: Guest, question: frames.Open | frames.Settle | frames.Finish) -> int:
-        """Set the guest's limits and return its fuel. A run that continues keeps what is left of it."""
+        """Set the guest's limits and return its fuel. A run that continues keeps its remaining fuel."""
         bounds = question.bounds
         if isinstance(question, frames.Settle) and question.image is None:
             guest.limit(memory=bounds.memory_bytes, depth=bounds.depth)
@@ -217,7 +217,7 @@ class WorkerProgram:
         return self._fuel
 
     def _loaded(self, given: frames.Image | None, bounds: frames.Bounds) -> Guest:
-        """Return the guest that the worker holds, or one made of an image."""
+        """Return the guest that the worker holds, or create one from the *given* image."""
         if given is None:
             if self._guest is None:
                 raise GuestStopped("gone")
@@ -235,18 +235,18 @@ class WorkerProgram:
         except ValueError as error:
             raise GuestStopped("corrupt", str(error)) from None
         finally:
-            for _ in pieces:  # the rest of a refused image is not the next question
+            for _ in pieces:  # skip the rest of a rejected image
                 pass
         return guest
 
     def _advance(self, guest: Guest, question: frames.Entry) -> tuple[frames.Stop, list[str], bytes]:
-        """Enter the guest as asked; return why it cannot, about what, and where it stands."""
+        """Enter the guest as requested; return the reason if it stopped, details, and the bridge's report."""
         if isinstance(question, frames.Finish):
             return "", [], b""
         if isinstance(question, frames.Run):
             opened = self._opened
             assert opened is not None
-            if question.lazy or question.binds_result:  # few do; it is opened once more
+            if question.lazy or question.binds_result:  # rare; open it again with these
                 guest.call("open", opened.functions, self._spec(opened, question.lazy, question.binds_result))
             for name, text in question.inputs.items():
                 guest.call("bind", name.encode(), text.encode())
@@ -269,7 +269,7 @@ class WorkerProgram:
         return msgspec.json.encode((lazy, binds_result, opened.bounds.stdout_chars, opened.now_ms))
 
     def _with_state(self, reply: frames.GuestReply, question: frames.Entry) -> frames.GuestReply:
-        """Add the state of a run that has ended, without garbage if it grew since the last time."""
+        """Add the state of an ended run to *reply*; if the state has grown, collect garbage first."""
         guest = self._guest
         assert guest is not None
         self._clock.begin(question.bounds)
@@ -302,7 +302,7 @@ class WorkerProgram:
         return frames.GuestReply(image=kept, memory_bytes=guest.size)
 
     def _stopped(self, error: Exception, cpu_us: int = 0) -> frames.GuestReply:
-        """Report why the guest was stopped, what it had printed and computed, and forget it."""
+        """Report why the guest was stopped, with its output and its use of resources, and drop it."""
         self._clock.end()
         stop: frames.Stop = "broken"
         detail = ""
@@ -321,7 +321,7 @@ class WorkerProgram:
         if guest is not None:
             used = max(0, self._fuel - guest.fuel)
             if stop not in ("corrupt", "version"):
-                with contextlib.suppress(Exception):  # it may be unable to return what it had printed
+                with contextlib.suppress(Exception):  # it may be unable to return its output
                     guest.allow(guest.size + _RESCUE_BYTES, _RESCUE_FUEL)
                     text = guest.call("rest")
                     frames.decode_poll(text)
@@ -339,7 +339,7 @@ class WorkerProgram:
             self._guest = None
 
     def ask(self, text: str) -> str:
-        """Answer the guest in the middle of an entry."""
+        """Answer a question that the guest asks in the middle of an entry."""
         kind, _, about = text.partition(":")
         if kind == "draw":
             return hashlib.shake_256(f"{about}:{self._seed}".encode()).hexdigest(_DRAW_BYTES)
@@ -351,7 +351,7 @@ class WorkerProgram:
 
 
 def main() -> None:
-    output = os.dup(1)  # for frames; nothing else is written to it from here on
+    output = os.dup(1)  # for frames only; other output goes nowhere
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

@@ -1,8 +1,8 @@
-"""Worker processes with guests in them; `sandbox.workers` says which session has one.
+"""Worker processes that hold guests; `sandbox.workers` assigns them to sessions.
 
-A process that is given back has forgotten its guest before it gets another. One that was busy, or has sent
-more than it was asked for, is killed. A process ends after `MAX_RUNS` runs; one more than are in use is kept
-ready. `close` leaves no process.
+A process drops its guest before it is reused for another session. A process that is busy, or has sent
+unexpected data, is killed instead. A process ends after `MAX_RUNS` runs. One spare process is kept ready.
+`close` ends all processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ENVIRONMENT: Final = frozenset({
 
 
 class QuickJsWorker:
-    """A process, and the session whose guest it holds. `version` is the state that the guest has."""
+    """A process that holds the guest of a session. `version` is the stored state that the guest has."""
 
     def __init__(self, process: WorkerProcess, home: QuickJsWorkers, runs: int) -> None:
         self._process = process
@@ -48,13 +48,13 @@ class QuickJsWorker:
         return self._process.is_alive()
 
     def ask(self, question: frames.Question) -> frames.Wanted | frames.GuestReply:
-        """Ask, and wait for the answer; raise `WorkerDied` if there is none."""
+        """Send a request and return the reply; raise `WorkerDied` if there is none."""
         self._busy = True
         self.send(question)
         return self.receive()
 
     def send(self, question: frames.Question) -> None:
-        """Send a question, and behind it its image; raise `WorkerDied` if the process is dead."""
+        """Send a request, followed by its image if it has one; raise `WorkerDied` if the process is dead."""
         image = question.image if isinstance(question, frames.Open | frames.Settle | frames.Finish) else None
         if image is None or not image.data:
             self._process.send(frames.encode(question))
@@ -64,7 +64,7 @@ class QuickJsWorker:
         self._process.send_raw(image.data)
 
     def receive(self) -> frames.Wanted | frames.GuestReply:
-        """Wait for the next answer."""
+        """Wait for the next reply."""
         data = self._process.receive()
         try:
             answer: frames.Wanted | frames.GuestReply = frames.decode_answer(data)
@@ -83,7 +83,7 @@ class QuickJsWorker:
         self._process.kill()
 
     def close(self) -> None:
-        """Give the process to another session, without its guest; end it if that cannot be."""
+        """Drop the guest and return the process for reuse; end the process if that is not possible."""
         self.version = None
         spoiled = self._busy or self._killed or self.runs >= MAX_RUNS
         if spoiled or not self.is_alive() or self._process.has_unread():
@@ -117,28 +117,28 @@ class QuickJsWorkers(WorkerSlots[QuickJsWorker]):
             self.end(process)
 
     def drop(self, worker: QuickJsWorker) -> None:
-        """End the process of a run that keeps its slot: it may be in the middle of a question."""
+        """End the process of a run that keeps its slot: the process may be in the middle of a request."""
         worker.kill()
         worker.close()
 
     def prepare(self) -> None:
-        """Wait until a worker has answered, once."""
+        """Start a worker and wait for its first reply, once."""
         with self._preparing:
             if not self._works:
                 worker = self.attach()
-                with contextlib.suppress(WorkerDied):  # a run reports why
+                with contextlib.suppress(WorkerDied):  # the next run reports the reason
                     worker.ask(frames.Dump())
                 worker.close()
 
     def has_answered(self) -> None:
-        """Keep one more worker ready than are in use, now that the first has put the guest into the cache."""
+        """Keep a spare worker ready from now on, because the first worker has filled the cache."""
         if not self._works:
             with self._lock:
                 self._works = True
                 self._start_another()
 
     def put_by(self, process: WorkerProcess, runs: int) -> None:
-        """Keep a process that holds no guest, unless there are enough."""
+        """Keep a process without a guest for reuse, unless there are enough."""
         with self._lock:
             keep = not self._closed and len(self._all) <= self.capacity + 1
             if keep:

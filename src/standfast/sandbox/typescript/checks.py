@@ -1,13 +1,13 @@
-"""Finds what is wrong with a TypeScript program, from its syntax tree and the contracts of functions.
+"""Checks of a TypeScript program against its syntax tree and the contracts of functions.
 
 Rules
 -----
 1. No false alarms. Only what is certain to fail is an error: a name counts as bound if the code binds it
    anywhere, a function that the code or the session binds is not checked, and an argument is checked only if
    it is a literal. A likely mistake is a warning.
-2. One plain object whose keys are all parameters, with every required one among them, holds the arguments by
-   name; anything else is arguments by position. An object that is neither is reported as what it most likely
-   was meant to be.
+2. A single object whose keys are all parameters, including every required one, passes the arguments by name;
+   anything else passes them by position. An object that is neither is reported as what it most likely was
+   meant to be.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ STANDARD_FUNCTIONS: Final = frozenset(_STANDARD.split())
 _ABSENT: Final = {
     "fetch": "there is no network; call a function of the host instead",
     "alert": "console.log() writes text",
-    "prompt": "there is no user to ask from here",
+    "prompt": "the sandbox has no user to ask",
 }
 _LATE_BINDERS: Final = ("globalThis", "eval", "ReferenceError", "Function(")
-"""Words that suggest names that no syntax shows, or names that may be missing."""
+"""Words that indicate names which are bound without syntax for it, or which may be missing."""
 _MAX_FOUND: Final = 50
 _PATTERN_KEYS: Final = ("property_identifier", "shorthand_property_identifier_pattern")
 _TYPES: Final = frozenset({
@@ -53,9 +53,9 @@ _TYPES: Final = frozenset({
     "function_signature", "method_signature", "abstract_method_signature", "index_signature",
 })  # fmt: skip
 _TOP, _BLOCK, _ASYNC, _PLAIN = range(4)
-"""Scopes: the top level, a block of it, an async function, another function."""
+"""Kinds of scope: the top level, a block at the top level, an async function, another function."""
 Call = tuple["Node", "Node"]
-"""A call and the identifier that is called."""
+"""A call, and the identifier of the function it calls."""
 _FUNCTIONS: Final = frozenset({
     "function_declaration", "function_expression", "arrow_function", "method_definition",
     "generator_function", "generator_function_declaration",
@@ -74,7 +74,7 @@ _BINDINGS: Final[dict[str, tuple[str, int | None]]] = {
     "arrow_function": ("parameter", _PLAIN),
     "catch_clause": ("parameter", _BLOCK),
 }  # fmt: skip
-"""The field whose names a node binds, and in which scope; None is the scope that the node is in."""
+"""For each node type, the field with the names that it binds, and their scope; None for the current one."""
 _WITHOUT_USES: Final = frozenset({
     "type_annotation", "type_arguments", "type_parameters", "interface_declaration", "type_alias_declaration",
     "implements_clause", "type_predicate_annotation", "asserts_annotation", "comment", "string", "number",
@@ -90,7 +90,7 @@ _VALUE_OPERATORS: Final = frozenset(
 def check_script(
     code: str, *, bound: Collection[str], functions: CellFunctions, inputs: Collection[str]
 ) -> list[Diagnostic]:
-    """Return everything that is wrong with the code, by line. *inputs* are read-only."""
+    """Return the problems in the code, by line. *inputs* are read-only."""
     try:
         source = read_script(code).source
     except ScriptRefused as refused:
@@ -135,20 +135,20 @@ def _problems(
             yield Diagnostic(
                 severity=Severity.WARNING,
                 code=Code.TYPE_ERROR,
-                message=f"{name}() gives a promise, and its value is used here",
+                message=f"{name}() returns a promise, but its value is used here",
                 hint=f"await it: (await {name}(...))",
                 span=source.span(call),
             )
 
 
 class NameUsage:
-    """What one program does with names."""
+    """The names that a program binds and uses."""
 
     def __init__(self, source: Source) -> None:
         self.bound: set[str] = set()
         """The names that the program binds, in any scope."""
         self.nested: set[str] = set()
-        """Those of them that are bound below the top level."""
+        """The names among them that are bound below the top level."""
         self.top_level_bindings: list[Node] = []
         self.assigned: list[Node] = []
         self.calls: list[Call] = []
@@ -211,7 +211,7 @@ class NameUsage:
                 argument = node.child_by_field_name("argument")
                 if argument is not None and argument.type == "identifier":
                     self.assigned.append(argument)
-            case "variable_declaration" if scope == _BLOCK:  # its names are bound at the top level, too
+            case "variable_declaration" if scope == _BLOCK:  # its names also become names of the top level
                 for part in node.named_children:
                     if part.type == "variable_declarator":
                         self._bind(part.child_by_field_name("name"), _TOP)
@@ -256,7 +256,7 @@ def touched_names(code: str, names: Collection[str]) -> dict[str, frozenset[str]
 
 
 class _Reads:
-    """Which names a program reads, and by which keys."""
+    """The names that a program reads, and the keys that it reads from them."""
 
     def __init__(self, source: Source, names: Collection[str]) -> None:
         self._text = source.text
@@ -275,7 +275,7 @@ class _Reads:
                         whole.add(name)
                 case "member_expression" | "subscript_expression":
                     pending += self._read_by_member(node)
-                case "call_expression":  # a method that is called on a name may read all of it
+                case "call_expression":  # a method may read the whole object that it is called on
                     for part in node.named_children:
                         pending += part.named_children if part.type == "member_expression" else [part]
                 case "variable_declarator":
@@ -285,7 +285,7 @@ class _Reads:
         return {**{name: frozenset(keys) for name, keys in self._keys.items()}, **dict.fromkeys(whole)}
 
     def _read_by_member(self, node: Node) -> list[Node]:
-        """Record the key that `data.x` or `data["x"]` reads, or return the parts to look into."""
+        """Record the key that `data.x` or `data["x"]` reads, or return the parts to visit."""
         base = node.named_children[0]
         name = self._text(base) if base.type == "identifier" else None
         key = node.child_by_field_name("property") or node.child_by_field_name("index")
@@ -311,7 +311,7 @@ class _Reads:
         return [*others, *([value] if value is not None else [])]
 
     def _pattern_keys(self, pattern: Node) -> set[str] | None:
-        """Return the keys of an object pattern, if they are all written out and it has nothing else."""
+        """Return the keys of an object pattern if it consists of literal keys only; None otherwise."""
         if pattern.type != "object_pattern":
             return None
         keys: set[str] = set()
@@ -330,7 +330,7 @@ def _parts_that_read(node: Node, kind: str) -> list[Node]:
         return node.named_children[:1]
     if kind == "assignment_expression":
         left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-        inside = [] if left is None else left.named_children  # of what is changed, all may be needed
+        inside = [] if left is None else left.named_children  # an object that is modified may be needed whole
         return [*inside, *([right] if right is not None else [])]
     if kind in ("required_parameter", "optional_parameter"):
         value = node.child_by_field_name("value")
@@ -350,7 +350,7 @@ _MAX_NUMBER_CHARS: Final = 40
 
 
 def argument_problems(source: Source, call: Node, name: str, schema: Schema) -> Iterator[Problem]:
-    """Yield what is wrong with the arguments of *call*, and where."""
+    """Yield the problems with the arguments of *call*, each with its node."""
     properties = schema.get("properties")
     arguments = call.child_by_field_name("arguments")
     if schema.get("type") == "array" or not isinstance(properties, dict) or arguments is None:
@@ -363,7 +363,7 @@ def argument_problems(source: Source, call: Node, name: str, schema: Schema) -> 
         if not any(part.type == "spread_element" for part in given):
             yield from _by_position(call, name, given, fit)
         return
-    node = fit.literal(given[0])  # it may be an object with all of them
+    node = fit.literal(given[0])  # the argument may be an object with all of them
     parts = fit.pairs(node)
     if node.type != "object":
         if fit.json_type(node) is not None:
@@ -377,7 +377,7 @@ def argument_problems(source: Source, call: Node, name: str, schema: Schema) -> 
 
 
 def _meant_by_name(call: Node, name: str, parts: dict[str, Node], fit: _TypeScriptFit) -> list[Problem]:
-    """Return what is wrong with an object if it was meant to hold the arguments by name."""
+    """Return the problems of an object that was meant to pass the arguments by name."""
     first = next(iter(fit.properties.values()), None)
     if parts.keys().isdisjoint(fit.properties) and fit.may_be_object(first):
         return []

@@ -1,14 +1,14 @@
-"""Rewrites the declarations that JavaScript lacks, or that end with a program, on the same lines.
+"""Rewriting of declarations that JavaScript lacks, or that would end with their program, on the same lines.
 
-An enum becomes a function that fills an object, a namespace one that returns its exports, and a parameter
-property an assignment at the beginning of its constructor.
+An enum becomes a function that fills an object, a namespace becomes a function that returns its exports, and
+a parameter property becomes an assignment at the beginning of its constructor.
 
-Programs of one session share the global object, and a later one may declare a name again, in any way.
-JavaScript allows that only for `var` and `function`, so `const`, `let` and `class` of the top level become
-`var`. So, unlike in TypeScript, a top-level name may be read before its declaration (it is undefined, or has
-the value of an earlier program), and a top-level constant may be assigned to.
+The programs of a session share the global object, and a later program may redeclare a name in any way.
+JavaScript allows that only for `var` and `function`, so `const`, `let` and `class` at the top level become
+`var`. So, unlike in TypeScript, a top-level name can be read before its declaration (its value is undefined
+or that of an earlier program), and a top-level constant can be assigned to.
 
-Rule: expressions stay where they are written, so that an error inside of one has its right place.
+Rule: expressions stay where they are written, so that errors in them are reported at the right position.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TopLevel:
         self.declared: set[int] = set()
         """The ids of the declarations."""
         self.repeated: set[int] = set()
-        """The ids of the declarations of a name that the program has bound before."""
+        """The ids of declarations whose name an earlier statement of the program has already bound."""
         self.refused: list[Diagnostic] = []
         self._source = source
         self._edits = edits
@@ -81,7 +81,7 @@ class TopLevel:
             for part in node.named_children:
                 name = part.child_by_field_name("name") if part.type == "variable_declarator" else None
                 if name is not None and part.child_by_field_name("value") is None:  # it is reset
-                    ends = name.end_byte == node.end_byte  # a blanked type gets the semicolon
+                    ends = name.end_byte == node.end_byte  # the semicolon is written into the blanked type
                     self._edits.insert(name.end_byte, " = undefined;" if ends else " = undefined")
         elif node.type in _CLASSES and (name := node.child_by_field_name("name")) is not None:
             self._edits.insert(node.start_byte, f"var {self._source.text(name)} = ")
@@ -109,7 +109,7 @@ class TopLevel:
 
 
 def assigns_result(source: Source) -> bool:
-    """Return whether a program that does not declare `result` assigns to it, as a name of the top level."""
+    """Return whether a program that does not declare `result` assigns to the top-level name `result`."""
 
     def holds_result(pattern: Node | None) -> bool:
         return pattern is not None and any(source.text(name) == RESULT for name in names_in_pattern(pattern))
@@ -118,7 +118,7 @@ def assigns_result(source: Source) -> bool:
         return node is not None and RESULT in names_in_declaration(source, node)
 
     def hides_result(node: Node) -> bool:
-        """Return whether a block, a function, a loop or a `catch` has a `result` of its own."""
+        """Return whether a block, a function, a loop or a `catch` declares its own `result`."""
         if node.type == "statement_block":
             return any(map(declares_result, node.named_children))
         if node.type == "for_statement":
@@ -183,7 +183,7 @@ class Lowering:
         self._edits.replace(body.end_byte - 1, body.end_byte, f"return {enum}; }})({given});")
 
     def _member(self, enum: str, member: Node, value: Node | None, following: str) -> str:
-        """Rewrite a member of an enum, and return the value of the next one if it has none of its own."""
+        """Rewrite a member of an enum, and return the default value of the next member."""
         name = member.child_by_field_name("name") or member
         if name.type == "computed_property_name":
             name = name.named_children[0]
@@ -216,14 +216,14 @@ class Lowering:
             self._edits.blank_with(node.start_byte, node.end_byte, ";")
             return []
         if name is None or name.type != "identifier":
-            raise NotSupported("a namespace with a name of several parts is not supported")
+            raise NotSupported("a namespace with a dotted name is not supported")
         label = self._text(name)
         if node.id in self._top.repeated:
             raise NotSupported(f"declaring {label} in several parts is not supported")
         keyword = "var" if node.id in self._top.declared else "let"
         self._edits.replace(node.start_byte, body.start_byte + 1, f"{keyword} {label} = (() => {{")
         exported: list[str] = []
-        for part in exports:  # variables by getters, since they change
+        for part in exports:  # getters, because variables may change
             changes = part.type in ("lexical_declaration", "variable_declaration")
             names = names_in_declaration(self._source, part)
             exported += [f"get {name}() {{ return {name}; }}" if changes else name for name in names]
@@ -232,7 +232,7 @@ class Lowering:
         return statements
 
     def parameter_properties(self, members: Node) -> None:
-        """Declare and assign the parameters of a constructor that are properties too."""
+        """Declare and assign the parameters of a constructor that are also properties."""
         for method in members.named_children:
             name, body = method.child_by_field_name("name"), method.child_by_field_name("body")
             parameters = method.child_by_field_name("parameters")
@@ -251,7 +251,7 @@ class Lowering:
 
 
 def _after_super(body: Node) -> int:
-    """Return the offset from which `this` may be used: after the call of `super`, or the beginning."""
+    """Return the offset from which `this` may be used: after the call of `super`, or the start of *body*."""
     for statement in body.named_children:
         if statement.type == "expression_statement":
             call = statement.named_children[0]

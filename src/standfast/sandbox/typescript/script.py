@@ -1,12 +1,12 @@
-"""A TypeScript program as the JavaScript that the engine runs.
+"""Conversion of a TypeScript program to the JavaScript that the engine runs.
 
-`read_script` parses the code once, refuses syntax that cannot be run, and writes JavaScript with the same
-lines: types become blanks, declarations of the top level become names of the session. The engine evaluates
-it as a global script in which `await` may be used at the top level; its value is that of its last expression.
+`read_script` parses the code once, rejects syntax that cannot be run, and writes JavaScript with the same
+lines: types become blanks, top-level declarations become names of the session. The engine evaluates it as a
+global script with top-level `await`; its value is that of its last expression.
 
-Each line of the source is the same line of the JavaScript. Columns stay as well, except after an edit;
-`Script.position` maps any place in the JavaScript to the source. The engine counts columns in UTF-8 bytes; we
-count characters, from 1. No code raises anything but `ScriptRefused`.
+Each line of the source is the same line of the JavaScript. Columns are the same too, except after an edit;
+`Script.position` maps a position in the JavaScript to the source. The engine counts columns in UTF-8 bytes;
+we count characters, from 1. For any input, `ScriptRefused` is the only exception raised.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _QUOTES: Final = ('"', "'", "`")
 _HEADS: Final = frozenset({
     "const", "let", "var", "function", "if", "for", "while", "switch", "class", "case", "import",
 })  # fmt: skip
-"""Words that are right themselves; the mistake is in the token after them."""
+"""Words that are correct themselves if a syntax error is reported at them; the next token is wrong."""
 _OPERANDS: Final = frozenset({"identifier", "number", "string", "type_identifier", "property_identifier"})
 _PYTHON: Final = re.compile(
     r"^\s*(?:def |elif |except\b|from \w+ import |(?:for|if|while|class|with|try|else)\b[^{}]*:\s*(?:#.*)?$)",
@@ -66,17 +66,17 @@ class Script:
     bound: frozenset[str]
     """The names that it binds at its top level."""
     binds_result: bool
-    """Whether `result` is among them, or is assigned to without having been declared."""
+    """Whether `result` is among them, or is assigned to without a declaration."""
     moves: Moves = field(repr=False)
     source: Source = field(repr=False, compare=False)
 
     def position(self, line: int, column: int) -> tuple[int, int]:
-        """Return the place in the source of a place in `javascript`, as the engine reports it."""
+        """Map a position in `javascript`, as the engine reports it, to a position in the source."""
         return self.source.place(self._origin(line, column))
 
     def call_line(self, line: int, column: int, name: str) -> int:
-        """Return the line in which the call of *name* at such a place begins."""
-        if len(self.code) > _SHORT_CHARS:  # every call would read all of it
+        """Return the line of the source on which the call of *name* at such a position begins."""
+        if len(self.code) > _SHORT_CHARS:  # encoded once, not for every call
             return line
         at = self._origin(line, column)
         node = self.source.root.descendant_for_byte_range(at, at)
@@ -90,7 +90,7 @@ class Script:
         return line
 
     def _origin(self, line: int, column: int) -> int:
-        # The engine's columns count bytes, from 1; in the first line from 0, but it never says 0.
+        # The engine counts columns in bytes, from 1, but in the first line from 0; it never reports 0.
         data = self.javascript.encode()
         starts = line_starts(data)
         line = max(1, min(line, len(starts)))
@@ -103,7 +103,7 @@ class Script:
 
 
 def read_script(code: str) -> Script:
-    """Return `code` as JavaScript; raise `ScriptRefused` with everything in it that cannot be run."""
+    """Convert `code` to JavaScript; raise `ScriptRefused` with every problem that keeps it from running."""
     return _read_short(code) if len(code) <= _SHORT_CHARS else _read(code)
 
 
@@ -138,16 +138,16 @@ def _refused(found: list[Diagnostic]) -> ScriptRefused:
 
 
 _read_short: Final = functools.lru_cache(maxsize=64)(_read)
-"""The same code is checked and then run."""
+"""Cached, because code is usually checked and then run."""
 
 
 def syntax_errors(source: Source) -> list[Diagnostic]:
-    """Return the first mistake, as one diagnostic; brackets and quotes that do not match explain most."""
+    """Return a diagnostic for the first syntax error; most are explained by unmatched brackets or quotes."""
     if source.gave_up_at is not None:
         at = source.between(source.gave_up_at, source.gave_up_at)
-        return [diagnose(Code.SYNTAX_ERROR, "the code has too many mistakes to be read", at)]
+        return [diagnose(Code.SYNTAX_ERROR, "the code has too many syntax errors to be parsed", at)]
     wrong: Node | None = source.root
-    while wrong is not None:  # down to the innermost node that the parser could not read, or had to invent
+    while wrong is not None:  # find the innermost node that the parser could not parse, or inserted
         first_wrong = wrong
         wrong = next((part for part in wrong.children if part.has_error or part.is_missing), None)
     has_tags = b"</" in source.data or b"/>" in source.data
@@ -205,7 +205,7 @@ def _unclosed_quote(source: Source, wrong: Node) -> Diagnostic | None:
 
 
 def _misplaced(source: Source, wrong: Node) -> Diagnostic:
-    hint = "the code is read as TypeScript" if _PYTHON.search(source.code) else None
+    hint = "the code is parsed as TypeScript" if _PYTHON.search(source.code) else None
     if wrong.is_missing:
         what = "an expression" if wrong.type == "identifier" else repr(wrong.type)
         return diagnose(Code.SYNTAX_ERROR, f"{what} is missing", source.span(wrong), hint)
@@ -221,7 +221,7 @@ def _misplaced(source: Source, wrong: Node) -> Diagnostic:
             (later for later in _tokens(source.root) if later.start_byte >= wrong.end_byte), None
         )
         if following is not None and (following.type in _OPERANDS or following.type.isalpha()):
-            token = following  # the parser often leaves out the token before
+            token = following  # the parser often omits the preceding token
     text = source.text(token)
     shown = text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
     return diagnose(Code.SYNTAX_ERROR, f"unexpected {shown!r}", source.span(token), hint)

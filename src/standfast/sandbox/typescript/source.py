@@ -1,7 +1,7 @@
-"""TypeScript as a syntax tree, the places and names in it, and changes that turn it into JavaScript.
+"""The syntax tree of TypeScript code, positions and names in it, and edits that turn it into JavaScript.
 
-A removed part leaves blanks of the same width, so most places stay where they are. Inserted text is on the
-same line and moves the places after it; `Moves` maps them back.
+A removed part leaves blanks of the same width, so most positions do not change. Inserted text is on the same
+line and shifts the positions after it; `Moves` maps them back.
 
 Rules
 -----
@@ -9,10 +9,10 @@ Rules
    says it does: LF, CR, CRLF, U+2028 and U+2029.
 2. The tree is read, never changed: the same code is checked and then run.
 3. Nothing here follows a tree by recursion; code may nest deeper than the stack.
-4. The parser gets long code in pieces. On code full of mistakes its time and memory can grow with the square
-   of the length; when it has taken too long it gets no more, and the code is refused. Code without mistakes
-   takes about 0.2 ms per kilobyte. Thousands of `<`, each of which may begin a list of types, are refused
-   before they are parsed.
+4. The parser gets long code in pieces. For code full of syntax errors, its time and memory can grow with the
+   square of the length; if it takes too long, it gets no more pieces and the code is rejected. Correct code
+   takes about 0.2 ms per kilobyte. Code with thousands of `<`, each of which may begin a list of types, is
+   rejected without parsing.
 5. No change adds or removes a line. A blank has as many bytes, as many UTF-16 units and, outside of the
    astral planes, as many characters as the text it replaces.
 6. Changes do not overlap. Two at one offset apply in the order in which they were made.
@@ -52,10 +52,10 @@ _PARSE_S_PER_BYTE: Final = 2e-6
 _LONG_CAST: Final = re.compile(
     rb"\b(?:as|satisfies)\s+(?:[|&]\s*)?(?:(?:keyof|readonly|[\w$.\[\]\"']+\s*[|&])\s*)*[A-Za-z_$][\w$]*(?:\.[\w$]+){2,}"
 )
-"""A cast to `A.B.C`, which the parser would take for a property C of a cast to `A.B`."""
+"""A cast to `A.B.C`, which the parser would interpret as the property C of a cast to `A.B`."""
 
 _LATE_TEMPLATE: Final = re.compile(rb"(?m)^((?:(?!//)[^\n])+)\n(?=[ \t]*`)")
-"""A line before one that begins with a template: the parser misses that a type has ended there."""
+"""A line followed by one that begins with a template: the parser does not end a type there."""
 
 
 _CAST: Final = re.compile(rb"\b(?:as|satisfies)\b")
@@ -63,16 +63,16 @@ _GAP: Final = re.compile(
     rb"""(?s)"(?:\\.|[^"\\\r\n])*+"?|'(?:\\.|[^'\\\r\n])*+'?|`(?:\\.|[^`\\])*+`?"""
     rb"""|((?:[ \t\r\n]|//[^\r\n]*+|/\*.*?(?:\*/|\Z))++)(\[)?"""
 )
-"""A string, so that nothing in it is looked at, or blanks and comments (group 1) and a bracket after them.
+"""A string, which is skipped, or blanks and comments (group 1) followed by a bracket.
 
-It takes linear time.
+Matching takes linear time.
 """
 _MAY_END_TYPE: Final = re.compile(rb"[\w$\])}\"'`]|(?<!=)>")
 _MAX_TRIES: Final = 4
 
 
 class UnreadableSource(Exception):
-    """Code that cannot be given to the parser."""
+    """Code that cannot be passed to the parser."""
 
     def __init__(self, message: str, span: Span) -> None:
         super().__init__(message)
@@ -88,11 +88,11 @@ class Source:
     parsed: bytes
     root: Node
     gave_up_at: int | None = None
-    """The offset at which the parser had taken too long."""
+    """The offset at which the parser was stopped because it took too long."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether the parser could read all of it."""
+        """Whether the code has no syntax errors."""
         return self.gave_up_at is None and not self.root.has_error
 
     def text(self, node: Node) -> str:
@@ -124,7 +124,7 @@ class Source:
 
 def first_row(node: Node) -> int:
     """Return the row that `node` begins on, from 0."""
-    # By index: the attributes of a point release a reference that they do not own (tree-sitter 0.26).
+    # By index: the attributes of a point release a reference that they do not own, a bug of tree-sitter 0.26.
     return node.start_point[0]
 
 
@@ -138,7 +138,7 @@ def line_starts(data: bytes) -> list[int]:
 
 
 def parse(code: str) -> Source:
-    """Parse `code`. Mistakes are in the tree; `UnreadableSource` is raised for text that cannot be parsed."""
+    """Parse `code`. The tree marks syntax errors; raise `UnreadableSource` for text that cannot be parsed."""
     return _parse_short(code) if len(code) <= _SHORT_CHARS else _parse(code)
 
 
@@ -153,7 +153,7 @@ def _parse(code: str) -> Source:
     if (at := code.find("\0")) >= 0:
         raise UnreadableSource("the code holds a NUL character", _span_after(code[:at]))
     if code.count("<") > _MAX_ANGLES and sum(1 for _ in _ANGLE.finditer(code)) > _MAX_ANGLES:
-        raise UnreadableSource(f"the code has more than {_MAX_ANGLES} times the character '<'", Span())
+        raise UnreadableSource(f"the code has more than {_MAX_ANGLES} '<' characters", Span())
     try:
         data = code.encode()
     except UnicodeEncodeError as problem:
@@ -178,7 +178,7 @@ def _span_after(text: str) -> Span:
 
 
 def _late_brackets(parsed: bytes) -> list[tuple[int, int]]:
-    """Return the gaps, as offsets, between a possible type and a bracket that begins another line."""
+    """Return the gaps, as offsets, between a possible type and a bracket at the start of another line."""
     return [
         match.span(1)
         for match in _GAP.finditer(parsed)
@@ -191,7 +191,7 @@ def _late_brackets(parsed: bytes) -> list[tuple[int, int]]:
 def _with_casts_ended(source: Source, gaps: list[tuple[int, int]]) -> Source:
     """Parse the source as TypeScript does: a line break before a bracket ends the type of a cast.
 
-    The parser would take the bracket for a part of the type. A semicolon in the gap prevents that; it is
+    The parser would treat the bracket as part of the type. A semicolon in the gap prevents that; it is
     removed again where no cast ends.
     """
     for _ in range(_MAX_TRIES):
@@ -221,7 +221,7 @@ def _parsed(code: str, data: bytes, parsed: bytes) -> Source:
 
 
 class _Feed:
-    """Gives the parser its text, until it has taken too long."""
+    """Passes the text to the parser in pieces, until the parser has taken too long."""
 
     def __init__(self, data: bytes) -> None:
         self.stopped_at: int | None = None
@@ -248,7 +248,7 @@ def _parser(grammar: str) -> Any:
             import tree_sitter_typescript
         except ImportError as problem:
             raise EngineFailed(
-                f"TypeScript cannot be read: {problem}",
+                f"TypeScript cannot be parsed: {problem}",
                 hint="install the extra: pip install 'standfast[typescript]'",
             ) from problem
         parser = tree_sitter.Parser(tree_sitter.Language(getattr(tree_sitter_typescript, grammar)()))
@@ -294,7 +294,7 @@ _BY_WIDTH: Final = {2: "\u00a0", 3: "\u3000", 4: "\u3000 "}
 """White space of 2, 3 and 4 bytes."""
 
 Move = tuple[int, int, int]
-"""An offset of the new text, the old offset that it maps to, and the last old offset of this move."""
+"""An offset in the new text, the old offset that it maps to, and the last old offset of this move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ class SourceEdits:
         self._changes.append((at, at, text.encode()))
 
     def blank_with(self, start: int, end: int, mark: str) -> None:
-        """Blank a range, except for one byte as near to its beginning as possible, which becomes `mark`."""
+        """Blank a range, and write `mark` as near to its beginning as possible."""
         self._changes.append((start, end, self._marked(start, end, mark.encode())))
 
     def end_statements(self, ends: set[int]) -> None:
@@ -343,7 +343,7 @@ class SourceEdits:
         return blanked(self._data[start:end]).replace(b" ", mark, 1)
 
     def apply(self) -> tuple[str, Moves]:
-        """Return the new text, and the way back from it."""
+        """Return the new text, and the mapping of its offsets to the old text."""
         if not self._changes:
             return self._data.decode(), Moves()
         self._changes.sort(key=lambda change: change[:2])

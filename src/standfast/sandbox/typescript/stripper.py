@@ -1,12 +1,12 @@
-"""Removes the types from TypeScript.
+"""Removal of types from TypeScript.
 
-One walk over the tree, with a list of the nodes still to visit instead of recursion. A node that consists of
-types becomes blank and is not entered. Enums, namespaces and parameter properties, which do something when
-they run, are rewritten by `declarations`.
+The tree is walked once, with a list of nodes to visit instead of recursion. A node that consists of types is
+blanked and not entered. Enums, namespaces and parameter properties, which have an effect at run time, are
+rewritten by `declarations`.
 
-The JavaScript means what the TypeScript means, statement by statement: where a blank would join two
-statements or split one, a semicolon or a parenthesis is written into it. Syntax that has no JavaScript is
-refused, with its place.
+The JavaScript has the same meaning, statement by statement: where a blank would join two statements or split
+one, a semicolon or a parenthesis is written into it. Syntax without an equivalent in JavaScript is rejected,
+with its position.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CALM: Final = frozenset({
     "meta_property", "shorthand_property_identifier", "private_property_identifier", "statement_block",
     "predefined_type", "type_identifier", "optional_chain",
 })  # fmt: skip
-"""Nodes that cannot fail, or not before the engine has recorded a place."""
+"""Nodes that cannot fail, or only after the engine has recorded a position."""
 _ACCESS: Final = ("member_expression", "subscript_expression")
 _BUILT_IN: Final = frozenset({
     b"Math", b"JSON", b"Object", b"Array", b"Number", b"String", b"Boolean", b"Promise", b"Date", b"Symbol",
@@ -56,7 +56,7 @@ _LOGICAL: Final = ("&&", "||", "??")
 
 
 class Stripper:
-    """SourceEdits one program. `refused` lists the syntax in it that cannot be run."""
+    """Removes the types of one program. `refused` lists the syntax in it that cannot be run."""
 
     def __init__(self, source: Source, edits: SourceEdits, top: TopLevel) -> None:
         self.refused: list[Diagnostic] = []
@@ -89,9 +89,9 @@ class Stripper:
         self._edits.blank_with(node.start_byte, node.end_byte, ";")
 
     def statement(self, node: Node) -> None:
-        """Remember where a statement ends that has no semicolon of its own."""
+        """Record the end of a statement that has no semicolon."""
         end = node.end_byte
-        if self._source.parsed[end - 1] == _SEMICOLON != self._data[end - 1]:  # only the parser was given it
+        if self._source.parsed[end - 1] == _SEMICOLON != self._data[end - 1]:  # only the parser got it
             end -= 1
             while self._data[end - 1] in b" \t\r\n":
                 end -= 1
@@ -129,13 +129,16 @@ class Stripper:
                 if part.type in ("array_type", "lookup_type"):
                     bracket = next(token for token in part.children if token.type == "[")
                     if self._source.breaks(part.children[0].end_byte, bracket.start_byte):
-                        self._refuse_cast(node)  # a bracket on another line would be a statement
+                        self._refuse_cast(node)  # a bracket on the next line would begin a statement
                         break
         self._edits.blank(expression.end_byte, node.end_byte)
         self._pending.append(expression)
 
     def call(self, node: Node) -> None:
-        """A cast is never called: where the parser says so, two statements meet without a semicolon."""
+        """Visit a call.
+
+        If the parser reports a call of a cast, these are two statements without a semicolon.
+        """
         parts = node.named_children
         if parts[0].type in CASTS:
             if not self._source.breaks(parts[0].end_byte, parts[1].start_byte):
@@ -144,7 +147,7 @@ class Stripper:
         self._pending.extend(parts)
 
     def member(self, node: Node) -> None:
-        """A cast has no members: where the parser says so, it has misread a type."""
+        """Visit a member access. If the parser reports a member of a cast, it has misread a type."""
         parts = node.named_children
         if parts[0].type in CASTS:
             self._refuse_cast(parts[0])
@@ -155,7 +158,7 @@ class Stripper:
         self._refuse(node, "it is not clear where the type of this cast ends", hint, Code.SYNTAX_ERROR)
 
     def binary(self, node: Node) -> None:
-        """`f < T > (x)` is no comparison but a call with a type."""
+        """Visit a comparison; `f < T > (x)` is not a comparison but a call with a type argument."""
         left, operator, right = node.child(0), node.child(1), node.child(2)
         if operator is not None and operator.type == ">" and left is not None and right is not None:
             inner = left.child(1) if left.type == "binary_expression" else None
@@ -166,7 +169,7 @@ class Stripper:
         self._pending.extend(node.named_children)
 
     def assertion(self, node: Node) -> None:
-        """`<T>x`. After `return` a line break would end the statement: then it is put in parentheses."""
+        """Visit `<T>x`. After `return`, a line break would end the statement, so parentheses are added."""
         parts = [part for part in node.named_children if part.type != "comment"]
         types, expression = parts[0], parts[-1]
         if self._source.breaks(types.start_byte, expression.start_byte):
@@ -177,7 +180,10 @@ class Stripper:
         self._pending.append(expression)
 
     def arrow(self, node: Node) -> None:
-        """No line break may come before `=>`, nor between `async` or `return` and the parameters."""
+        """Visit an arrow function.
+
+        No line break may precede `=>`, or separate `async` or `return` from it.
+        """
         types = node.child_by_field_name("type_parameters")
         returns = node.child_by_field_name("return_type")
         parameters = node.child_by_field_name("parameters")
@@ -211,7 +217,7 @@ class Stripper:
         self.without_modifiers(node, is_member=True)
 
     def parameters(self, node: Node) -> None:
-        """A first parameter `this` is a type and nothing else."""
+        """Visit parameters. A first parameter named `this` is only a type, and is removed."""
         parts = node.children
         for index, part in enumerate(parts):
             pattern = part.child_by_field_name("pattern") if part.type == "required_parameter" else None
@@ -234,7 +240,7 @@ class Stripper:
         self._pending.extend(node.named_children)
 
     def field(self, node: Node) -> None:
-        """`declare` and `abstract` fields are types; the others are fields without their types."""
+        """Visit a field. `declare` and `abstract` fields are removed; other fields lose their types."""
         kinds = {part.type for part in node.children if not part.is_named}
         if "declare" in kinds or "abstract" in kinds:
             self.blank_statement(node)
@@ -272,7 +278,7 @@ class Stripper:
                     self.blank(part)
                 elif part.is_named:
                     if part.type in _NAMELESS and not part.child_by_field_name("name"):
-                        self._edits.insert(part.start_byte, "(")  # an expression, which has to look like one
+                        self._edits.insert(part.start_byte, "(")  # keep it an expression
                         self._edits.insert(part.end_byte, ");")
                     elif part.type not in _DECLARATIONS and self._data[node.end_byte - 1] != _SEMICOLON:
                         self._ends.add(node.end_byte)
@@ -297,14 +303,14 @@ class Stripper:
 
 
 class Landmarks:
-    """Gives places to expressions of the JavaScript for which the engine would have none.
+    """Inserts code that makes the engine record positions of expressions that would otherwise have none.
 
-    The engine records a place only for expression statements, calls, binary operators and `throw`. When a
-    property of undefined is read elsewhere, in `const x = a.b.c` or `return a.b`, it reports the last place
-    that it did record. `0?0<0:` in front of an expression makes it record one: the operator in the branch
-    that is never taken has a place, and the compiler removes the branch. A pattern is compiled before the
-    value that it takes apart, so an empty pattern with a place goes before it. An expression has
-    at most one landmark for each line of an expression. Code that has its landmarks gets no others.
+    The engine records a position only for expression statements, calls, binary operators and `throw`. If a
+    property of undefined is read elsewhere, as in `const x = a.b.c` or `return a.b`, it reports the last
+    recorded position. `0?0<0:` before an expression (a *landmark*) makes it record one: the operator in the
+    branch that is never taken has a position, and the compiler removes the branch. A pattern is compiled
+    before the value that it destructures, so an empty pattern with a position is inserted before it. Each
+    line of an expression gets at most one landmark.
     """
 
     def __init__(self, source: Source, edits: SourceEdits) -> None:
@@ -312,11 +318,11 @@ class Landmarks:
         self._edits = edits
 
     def before(self, expression: Node | None) -> None:
-        """Give an expression a place, if it needs one."""
+        """Insert a landmark before an expression, if it needs one."""
         if expression is None or self._data.startswith(_MARK.encode(), expression.start_byte):
             return
         row, pending = first_row(expression), [expression]
-        while pending:  # a part on the first line that may fail without a place
+        while pending:  # a part on the first line that may fail without a position
             node = pending.pop()
             kind = node.type
             if kind in _CALM or first_row(node) != row:
@@ -327,7 +333,7 @@ class Landmarks:
                 if base.type != "identifier" or text not in _BUILT_IN:
                     self._edits.insert(expression.start_byte, _MARK)
                     return
-            elif kind == "binary_expression":  # the operands that run before the operator's place is recorded
+            elif kind == "binary_expression":  # the operands that run before its position is recorded
                 left, operator, right, *_ = (part for part in node.children if part.type != "comment")
                 pending.extend([left, right] if operator.type in _LOGICAL else [left])
             elif kind in ("call_expression", "new_expression"):
@@ -336,13 +342,13 @@ class Landmarks:
                 pending.extend(node.named_children)
 
     def before_pattern(self, pattern: Node) -> None:
-        """Give a pattern a place; its value may be one that cannot be taken apart."""
+        """Insert a position before a pattern, because its value may be one that cannot be destructured."""
         start = pattern.start_byte
         if pattern.named_child_count and not self._data.endswith(_PATTERN_MARK.encode(), 0, start):
             self._edits.insert(start, _PATTERN_MARK)
 
     def inside(self, node: Node) -> None:
-        """Give each part of a list, an object or `a ? b : c` that begins on another line a place."""
+        """Insert a landmark before each part of a list, object or `a ? b : c` that begins on another line."""
         row = first_row(node)
         if row == last_row(node):
             return

@@ -1,12 +1,12 @@
-"""What the TypeScript compiler finds, where it is installed; if it did not run, one diagnostic says so.
+"""Type checks by the TypeScript compiler; if it is not installed, one diagnostic says so.
 
-The compiler gets the code as it is written, with declarations of the functions that it may call, of the
-guest's own objects, and of the session's names, whose types are not known. The checks that need no compiler
-come first, and a place that they report is not reported again. Strict options are off, and messages about
-types of earlier programs, of which a session keeps nothing, are left out.
+The compiler gets the unchanged code, with declarations of the functions that the code may call, of the
+guest's built-in objects, and of the session's names, whose types are unknown. The checks that need no
+compiler run first, and a position that they report is not reported again. Strict options are off, and
+messages about types declared by earlier programs, which a session does not keep, are dropped.
 
-Rule: the compiler is a foreign program. It runs in a temporary directory of its own, without our environment,
-and for a limited time. Versions 5 (on Node) and 7 (native) are called alike.
+Rule: the compiler is a third-party program. It runs in its own temporary directory, without our environment,
+with a time limit. Versions 5 (on Node) and 7 (native) are called in the same way.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _MESSAGE: Final = re.compile(rf"^{re.escape(_CELL)}\((\d+),(\d+)\): error TS(\d+
 _NAME: Final = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 _DECLARED: Final = re.compile(r"^declare (?:var|function|class) (\w+)", re.M)
 _TYPE_MESSAGES: Final = frozenset({2304, 2315, 2503, 2552, 2694, 2709, 2749})
-"""Messages about a type that the compiler does not know, or knows only as a value."""
+"""The numbers of messages about types that the compiler does not know, or knows only as values."""
 _HARMLESS: Final = frozenset({1108, 1148, 2300, 2393, 2451, 2528, 2580, 2584, 2588, 2669, 7016})
-"""Messages about code that is right here: names declared again, constants of the top level that change."""
+"""The numbers of messages about code that is valid here: redeclared names, changed top-level constants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,19 @@ class CompilerMessage:
 
 
 class CompilerFailed(Exception):
-    """The compiler could not be run, or did not answer in time."""
+    """The compiler could not be run, or did not finish in time."""
 
 
 def check_types(
     code: str, *, bound: Collection[str], functions: CellFunctions, inputs: Collection[str]
 ) -> list[Diagnostic]:
-    """Return everything that `check_script` finds, and what the compiler finds elsewhere."""
+    """Return the problems that `check_script` finds, and those that the compiler finds at other positions."""
     found = check_script(code, bound=bound, functions=functions, inputs=inputs)
     if any(item.code in (Code.SYNTAX_ERROR, Code.UNSUPPORTED_FEATURE) for item in found):
         return found
     tsc = find_tsc()
     if tsc is None:
-        hint = f"install it with `npm install typescript`, or name it in {VARIABLE}"
+        hint = f"install it with `npm install typescript`, or set {VARIABLE} to its path"
         return [*found, _unchecked("the TypeScript compiler is not installed", hint)]
     guest, own = _guest_declarations()
     hidden = {name for name in (*bound, *inputs) if _NAME.fullmatch(name)}
@@ -139,7 +139,7 @@ def _diagnostics(source: Source, messages: list[CompilerMessage]) -> Iterator[Di
 
 
 def find_tsc() -> str | None:
-    """Find the compiler: STANDFAST_TSC, or `tsc` among npm packages and programs."""
+    """Return the path of the compiler: STANDFAST_TSC, or `tsc` among npm packages and on PATH."""
     if chosen := os.environ.get(VARIABLE):
         return shutil.which(chosen)
     places = [str(place / "node_modules" / ".bin" / "tsc") for place in (Path.cwd(), Path(sys.prefix))]
@@ -147,7 +147,7 @@ def find_tsc() -> str | None:
 
 
 def compile_messages(tsc: list[str], code: str, ambient: str) -> list[CompilerMessage]:
-    """Return the compiler's messages about `code`: of long ones the first line and the last."""
+    """Return the compiler's messages about `code`; of a long message, the first and the last line."""
     with tempfile.TemporaryDirectory(prefix="standfast-tsc-") as name:
         directory = Path(name)
         project = {"compilerOptions": _OPTIONS, "files": [_CELL, "ambient.d.ts"]}
@@ -184,7 +184,7 @@ def _run(command: list[str], directory: Path) -> str:
             raise CompilerFailed(f"the TypeScript compiler took more than {_TIMEOUT_S:.0f} s") from None
         finally:
             with contextlib.suppress(OSError):
-                os.killpg(compiler.pid, signal.SIGKILL)  # npm's tsc is a program that starts the compiler
+                os.killpg(compiler.pid, signal.SIGKILL)  # npm's tsc starts the compiler as a child process
     output = said.decode("utf-8", "replace")[:_MAX_OUTPUT_CHARS]
     if compiler.returncode and "error TS" not in output:
         raise CompilerFailed(f"the TypeScript compiler failed: {output.strip()[:200]}")

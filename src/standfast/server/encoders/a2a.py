@@ -402,7 +402,7 @@ async def _decide(call: Call, session: Session[Any], record: TurnRecord, message
     """Treat a message as the decision that its task waits for; return the approval's id."""
     pending = [one for one in await session.approvals(pending=True) if one.run_id == record.turn_id]
     if not pending:
-        raise _A2AFailed(_UNSUPPORTED, f"task {record.turn_id} waits for no person")
+        raise _A2AFailed(_UNSUPPORTED, f"task {record.turn_id} does not wait for a person")
     approval, decision = _decision(pending, message)
     await decide_approval(call, approval.approval_id, decision)
     session.follow(record.turn_id).start()
@@ -415,9 +415,7 @@ def _decision(pending: list[Approval], message: _A2AMessage) -> tuple[Approval, 
         wanted = data.get("approvalId")
         known = {one.approval_id: one for one in pending}
         if wanted is None and len(pending) > 1:
-            raise InvalidArgument(
-                "several calls wait; say which", hint=f"send approvalId: {', '.join(known)}"
-            )
+            raise InvalidArgument("several calls wait; name one", hint=f"send approvalId: {', '.join(known)}")
         if wanted is not None and wanted not in known:
             raise InvalidArgument(f"the task does not wait for approval {str(wanted)[:80]!r}")
         approval = pending[0] if wanted is None else known[str(wanted)]
@@ -445,7 +443,7 @@ def _spoken(approval: Approval, text: str) -> Decide:
     elif said in _YES and not rest.strip():
         return Decide(approved=True)
     raise InvalidArgument(
-        f"{text[:80]!r} is no decision",
+        f"{text[:80]!r} is not a decision",
         hint='send "approve" or "deny REASON", or a data part {"approved": true, "arguments": {...}}',
     )
 

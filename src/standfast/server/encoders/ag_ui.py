@@ -186,7 +186,7 @@ def _decision(answer: AgUiAnswer) -> Decide:
             return Decide(approved=True, arguments=payload)
         case _:
             raise InvalidArgument(
-                f"the answer to interrupt {answer.interrupt_id!r} is no decision",
+                f"the answer to interrupt {answer.interrupt_id!r} is not a decision",
                 hint='send {"approved": true} or {"approved": false} as payload',
             )
 

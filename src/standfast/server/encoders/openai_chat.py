@@ -231,7 +231,7 @@ def _answers(messages: list[ChatMessage]) -> tuple[dict[str, Decide], dict[str, 
                 decisions[given] = msgspec.json.decode(content, type=Decide)
             except msgspec.DecodeError:
                 raise InvalidArgument(
-                    f"the tool message for {given!r} is no decision",
+                    f"the tool message for {given!r} is not a decision",
                     hint='send the content {"approved": true} or {"approved": false}',
                 ) from None
     return decisions, outputs
@@ -267,7 +267,7 @@ class _CompletionEncoder:
             case TextVoided():
                 self._text.clear()
                 if self._asked.stream:
-                    text = "the model's reply broke off; send the request again with its Idempotency-Key"
+                    text = "the model's reply was cut off; send the request again with its Idempotency-Key"
                     yield _error(RequestRefused(502, TurnCode.PROVIDER_ERROR, text))
             case CallShown(call_id=call_id, name=name, arguments=arguments):
                 self._calls[call_id] = {"id": call_id, "name": name, "arguments": arguments}

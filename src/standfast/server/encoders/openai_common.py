@@ -121,7 +121,7 @@ class RequestMessages:
     def _output(self, message: SaidMessage) -> ToolMessage:
         call = self._calls.get(message.output_of)
         if call is None:
-            raise InvalidArgument(f"there is an output, but no call {message.output_of[:80]!r} before it")
+            raise InvalidArgument(f"the output for {message.output_of[:80]!r} has no call before it")
         return ToolMessage(
             call_id=call.call_id, name=call.name, value=_text(message.pieces), provider_id=message.output_of
         )

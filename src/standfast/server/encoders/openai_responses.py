@@ -249,7 +249,7 @@ async def _begin(call: Call, asked: CreateResponse) -> tuple[TurnParts, Cursor]:
     given = asked.conversation
     if asked.previous_response_id is not None:
         if given is not None:
-            raise InvalidArgument("previous_response_id and conversation exclude each other")
+            raise InvalidArgument("previous_response_id and conversation cannot be combined")
         session = await _session_after(call, asked.previous_response_id)
     else:
         name = given.id if isinstance(given, ConversationRef) else given

@@ -1,22 +1,22 @@
-"""How PostgreSQL is reached: URLs, connections, the errors of the store's own, and one transaction.
+"""Access to PostgreSQL: URLs, connections, transactions, and the translation of errors.
 
 Theory of operation
 -------------------
-A transaction is a pipeline: a statement is sent at once, and its result is read when the caller asks for it,
-or at the end. So a write costs two round trips, one for what it reads and one for all that it writes, with
-the commit. The first statement of every transaction sets what the others rely on (schema, timeouts) for this
-transaction alone, and asks for its number and the time. So nothing depends on the session of the connection
-if a pooler gives every transaction another one. Without a pooler these settings are made once, when the
-connection is, and only writes ask for their number.
+A transaction is a pipeline: a statement is sent immediately, and its result is read when the caller needs it,
+or at the end. So a write takes two round trips, one for its reads and one for its writes with the commit. The
+first statement of every transaction sets the schema and the timeouts for this transaction alone, and reads
+the transaction's number and the time. So nothing depends on the state of the connection, which a pooler may
+change for every transaction. Without a pooler, these settings are made once, when the connection is opened,
+and only writes read their number.
 
 Rules
 -----
-1. `READ COMMITTED`, and a write locks its sessions before it reads them (`store.sql.connection`). A statement
-   that reads after the lock sees what the transaction before it has committed.
-2. A commit whose answer was lost is looked up by the number of the transaction, never guessed.
-3. A transaction that is idle for `_IDLE_MS` is ended by the server: a process that was stopped, or cut off,
-   keeps no locks.
-4. Error messages name host and database, never the password.
+1. The isolation level is `READ COMMITTED`, and a write locks its sessions before it reads them
+   (`store.sql.connection`). A statement after the lock sees everything that earlier transactions committed.
+2. If the answer to a commit was lost, its outcome is looked up by the transaction's number, never guessed.
+3. The server ends a transaction that is idle for `_IDLE_MS`, so that a stopped or disconnected process keeps
+   no locks.
+4. Error messages contain the host and the database, never the password.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _SERVER_KEEPALIVE: Final = b"""
 SELECT set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives_interval', '2', false),
     set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '10000', false)
 """
-"""The server notices as well that a client is cut off: in a pipeline no other timeout ends its transaction,
-which would keep its sessions locked for the two hours of the system's default."""
+"""The server, too, must detect a disconnected client: in a pipeline, no other timeout ends its transaction,
+which would keep its sessions locked for two hours, the system's default."""
 
 NOW_MS: Final = b"(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _NUMBER: Final = b"pg_current_xact_id()::text, pg_postmaster_start_time()::text"
 
 
 def _settings(*, local: bool) -> bytes:
-    """Return columns that make the settings of a transaction, or of the connection; $1 is the schema."""
+    """Return columns of a SELECT that makes the settings, of a transaction if *local*; $1 is the schema."""
     until = "true" if local else "false"
     values = {"statement_timeout": _STATEMENT_MS, "lock_timeout": _LOCK_MS}
     values["idle_in_transaction_session_timeout"] = _IDLE_MS
@@ -81,14 +81,14 @@ _SEQUENCES: Final = {
     "pg_get_serial_sequence('inputs', 'seq')": "SELECT max(seq) FROM inputs",
     "pg_get_serial_sequence('tasks', 'seq')": "SELECT max(seq) FROM tasks",
 }
-"""What keys are made of, and the highest that is used."""
+"""The sequences of keys, each with a query for the highest key in use."""
 
 _LOCK_SESSIONS: Final = b"SELECT 1 FROM sessions WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE"
 _LOCK_FAMILY: Final = b"SELECT 1 FROM sessions WHERE family = $1 ORDER BY id FOR NO KEY UPDATE"
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a store is: what libpq needs to connect, the schema of the tables, and a name for messages.
+    """The location of a store: the connection parameters, the schema of the tables, and a name for messages.
 
     `blobs` is the URL of the object store for large blobs.
     """
@@ -100,12 +100,12 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def channel(self) -> str:
-        """Where announcements are made."""
+        """The name of the channel for announcements."""
         return f"standfast_{self.schema}"[:63]
 
 
 def parse_url(url: str) -> Address:
-    """Split a URL of libpq's. `schema=` may name the schema of the tables, `blobs=` where large blobs are."""
+    """Parse a libpq URL. `schema=` may name the schema of the tables, `blobs=` the store for large blobs."""
     parts = urlsplit(url)
     options = parse_qsl(parts.query, keep_blank_values=True)
     schema = dict(options).get("schema", _SCHEMA)
@@ -127,7 +127,7 @@ def parse_url(url: str) -> Address:
 
 
 class PostgresCursor(psycopg.RawCursor[Row]):
-    """A cursor as `store.sql` uses it: numbered placeholders, results in binary."""
+    """A cursor for `store.sql`, with numbered placeholders and binary results."""
 
     @property
     def get(self) -> Any:
@@ -136,11 +136,11 @@ class PostgresCursor(psycopg.RawCursor[Row]):
 
 
 class _IntDumper(Int8BinaryDumper):
-    """Sends every integer as bigint, so that a statement is prepared once and not for each size."""
+    """Sends every integer as bigint, so that a statement is prepared once, not once per integer size."""
 
 
 def connect(address: Address) -> psycopg.Connection[Row]:
-    """Open a connection. It prepares statements, unless a pooler stands between it and the server."""
+    """Open a connection. It uses prepared statements, unless there is a pooler before the server."""
     raw: psycopg.Connection[Row] = psycopg.connect(
         address.conninfo, autocommit=True, cursor_factory=PostgresCursor
     )
@@ -160,21 +160,21 @@ def configure(raw: psycopg.Connection[Row], schema: str) -> None:
 
 
 def is_own(raw: psycopg.Connection[Row]) -> bool:
-    """Return whether `configure` found no pooler: settings and names outlast a transaction."""
+    """Return whether `configure` found no pooler: settings and prepared statements outlast transactions."""
     return raw.prepare_threshold is not None
 
 
 def is_pooled(raw: psycopg.Connection[Row]) -> bool:
-    """Whether a pooler answers for the server: it hands out process numbers of its own."""
+    """Return whether the connection is to a pooler, which reports process ids of its own."""
     found = raw.execute(b"SELECT pg_backend_pid()").fetchone()
     return found is not None and found[0] != raw.info.backend_pid
 
 
 @contextlib.contextmanager
 def pipelined(raw: psycopg.Connection[Row]) -> Iterator[None]:
-    """Send statements without waiting for the one before. Of several errors the first is raised.
+    """Send statements without waiting for the results of earlier ones. The first of several errors is raised.
 
-    psycopg's own context logs those that follow when a connection was lost.
+    psycopg's own context manager would log the errors that follow a lost connection.
     """
     failed: BaseException | None = None
     try:
@@ -193,7 +193,7 @@ def pipelined(raw: psycopg.Connection[Row]) -> Iterator[None]:
 class Transaction:
     """One transaction on a connection in pipeline mode. It implements `store.sql.connection.Connection`.
 
-    With *database_clock*, leases go by the server's time instead of the caller's.
+    With *database_clock*, leases use the server's time instead of the caller's.
     """
 
     def __init__(self, raw: psycopg.Connection[Row], address: Address, *, database_clock: bool) -> None:
@@ -204,16 +204,16 @@ class Transaction:
         self._opening: Row | None = None
         self._sent: list[tuple[PostgresCursor, Exception | None, object]] = []
         self.asked: dict[tuple[str, tuple[Any, ...]], PostgresCursor] = {}
-        """Queries that were sent before their results were asked for."""
+        """Queries that were sent ahead, and whose results have not been requested yet."""
         self._locked: set[str] = set()
         self.announced: list[str] = []
-        """What is announced once the transaction is committed."""
+        """The texts to announce once the transaction is committed."""
         self.writes = 0
-        """How many statements that may change something were sent."""
+        """The number of sent statements that may change something."""
         self.sender: object = None
-        """For whom statements are sent now."""
+        """The job whose statements are being sent."""
         self.committing = False
-        """Whether the server may have been told to commit."""
+        """Whether the COMMIT may have reached the server."""
 
     def begin(self, *, to_write: bool) -> None:
         if to_write:
@@ -228,9 +228,9 @@ class Transaction:
             self._opened = self._send(b"SELECT " + columns, (self._address.schema,))
 
     def commit(self) -> None:
-        """Commit what was written. The pipeline's end waits for the answer."""
+        """Send the commit. Leaving the pipeline waits for the answer."""
         if not self.writes:
-            self._send(b"COMMIT")  # after a rollback psycopg would prepare its statements anew
+            self._send(b"COMMIT")  # not ROLLBACK, after which psycopg would prepare its statements again
             return
         self._read_opening()  # the number of the transaction must be known before the commit is sent
         self.committing = True
@@ -238,26 +238,29 @@ class Transaction:
 
     @property
     def number(self) -> str:
-        """The number of this transaction, by which the server knows whether it was committed."""
+        """The number of this transaction, with which the server can be asked whether it was committed."""
         return str(self._read_opening()[1])
 
     @property
     def server_start(self) -> str:
-        """When the server of this transaction was started. After a crash, numbers are used again."""
+        """The start time of the server that ran this transaction.
+
+        After a crash, the server reuses numbers.
+        """
         return str(self._read_opening()[2])
 
     def failed(self) -> tuple[object, Exception | None]:
-        """Return for whom the statement that failed was sent, and what its failure means, if it is known."""
+        """Return the job whose statement failed, and the error that the failure represents, if known."""
         for cursor, refusal, sender in self._sent:
             if cursor.pgresult is None:
                 return sender, refusal
         return None, None
 
     def ask(self, sql: str, values: tuple[Any, ...]) -> None:
-        """Send a query whose result `execute` is going to be asked for, before it is."""
+        """Send a query ahead; a later `execute` of the same query returns its result."""
         self.asked[sql, values] = self._send(to_postgres(sql), values)
 
-    # As the functions of `store.sql` use it
+    # The interface that the functions of `store.sql` use
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> PostgresCursor:
         if self.asked and (asked := self.asked.pop((sql, tuple(values)), None)) is not None:
@@ -322,10 +325,10 @@ class SeveralStatements(Exception):
 
 
 class SingleRead:
-    """A connection for queries of one statement, which sees one state without a transaction.
+    """A connection for queries of a single statement, which needs no transaction to see a consistent state.
 
-    It raises `SeveralStatements` for any other query. *several* are the first statements of such queries, as
-    far as they were met: nothing is sent for them.
+    It raises `SeveralStatements` for any other query. *several* has the first statements of such queries that
+    were met before; these are rejected without sending anything.
     """
 
     def __init__(self, raw: psycopg.Connection[Row], several: set[str]) -> None:
@@ -349,15 +352,14 @@ class SingleRead:
 # Errors
 
 _TRANSIENT: Final = ("08", "25006", "25P03", "26000", "40", "53", "55P03", "57")
-"""Beginnings of the codes of errors that another attempt may not meet: lost connections, a server that became
-a standby, lost names of statements, conflicts of transactions, exhausted resources, locks, timeouts, a server
-that shuts down."""
+"""Prefixes of the codes of transient errors: lost connections, a server that became a standby, lost prepared
+statements, conflicts of transactions, exhausted resources, locks, timeouts, a server that shuts down."""
 
 _DAMAGED: Final = ("XX001", "XX002")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether another attempt, perhaps on another connection, may succeed."""
+    """Return whether another attempt, perhaps on another connection, may succeed."""
     if not isinstance(error, psycopg.Error):
         return False
     if error.sqlstate is None:
@@ -366,7 +368,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def translated(error: BaseException, name: str) -> BaseException:
-    """The store's own error for one of PostgreSQL's at *name*; every other error as it is."""
+    """Convert an error of the server at *name* to one of ours; return any other error unchanged."""
     match error:
         case StandfastError():
             return error

@@ -2,17 +2,18 @@
 
 Theory of operation
 -------------------
-Writes are jobs that share transactions (see `writer`). Queries run on the connections of a pool, in a
-transaction that sees one state unless they are a single statement.
+Writes are jobs that share transactions (see `writer`). Queries run on the connections of a pool; one with
+several statements runs in a transaction that sees a consistent state.
 
 Rules
 -----
-1. Acknowledged means on disk: an answer comes after the server has confirmed the commit (see `settings`).
-2. An error that may pass (lost connection, failover, conflict, timeout) is retried for up to `RETRY_S`, on a
-   new connection if need be, and then raised as `StoreUnavailable`. A transaction is committed whole or not
-   at all; if the answer to a commit was lost, the server is asked what became of it. If it cannot know,
-   because it was restarted, that is `StoreUnavailable` as well, and nothing is run again.
-3. A connection never crosses a fork; the child has to open the store anew.
+1. An acknowledged write is on disk: a write returns after the server has confirmed the commit (see
+   `settings`).
+2. A transient error (lost connection, failover, conflict, timeout) is retried for up to `RETRY_S`, on a new
+   connection if necessary, and then raised as `StoreUnavailable`. A transaction is committed as a whole or
+   not at all; if the answer to a commit was lost, the server is asked for its outcome. If the server cannot
+   know it, because it was restarted, `StoreUnavailable` is raised too, and nothing is repeated.
+3. A connection is never used after a fork; the child process has to open the store again.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ RETRY_S: Final = 30.0
 
 
 class PostgresDatabase:
-    """The tables of a store at *url*, made or migrated by the first of the programs that open it.
+    """The tables of a store at *url*, created or migrated by the first program that opens it.
 
     `write` and `read_consistently` may be called from any thread, `write_soon` from any loop.
     """
@@ -97,7 +98,7 @@ class PostgresDatabase:
 
     def write(self, job: Callable[[Any], T], scope: Scope | None = None) -> T:
         """Run *job* in a transaction; return once it is committed."""
-        self.require_open()  # before the gate, which a fork may have left shut
+        self.require_open()  # before the gate, which may be locked after a fork
         queued = Job(job, None, scope)
         with self._gate:
             self.require_open()
@@ -111,9 +112,9 @@ class PostgresDatabase:
         self, job: Callable[[Any], T], scope: Scope | None = None, haste: Haste = ""
     ) -> asyncio.Future[T]:
         """Run *job* in a transaction, whether or not the caller keeps waiting; return after the commit."""
-        from standfast.durable.prompt_future import PromptFuture  # blocking callers do not pay for it
+        from standfast.durable.prompt_future import PromptFuture  # imported only for callers that use asyncio
 
-        self.require_open()  # before the gate, which a fork may have left shut
+        self.require_open()  # before the gate, which may be locked after a fork
         future: PromptFuture[T] = PromptFuture()
         loop = future.get_loop()
         with self._gate:
@@ -127,7 +128,7 @@ class PostgresDatabase:
         return False
 
     def read_consistently(self, query: Callable[[Any], T]) -> T:
-        """Run *query* in a transaction that sees one state, with every acknowledged write in it."""
+        """Run *query* in a transaction that sees a consistent state, including every acknowledged write."""
         self.require_open()
         attempts = Attempts(self._retry_s)
         while True:
@@ -158,12 +159,12 @@ class PostgresDatabase:
                 raise
 
     def forget(self, session_ids: Iterable[str]) -> None:
-        """Forget the rows of sessions that a write without a scope has changed."""
+        """Drop the cached rows of sessions that a write without a scope has changed."""
         for session_id in session_ids:
             self._group.guarded.forget(session_id)
 
     def saved_bytes(self, session_id: str) -> int:
-        """Return the size of the journal that the session's running turn has saved, as far as it is known."""
+        """Return the size of the journal that the session's running turn has saved, 0 if it is not known."""
         return self._group.guarded.saved_bytes(session_id)
 
     def require_open(self) -> None:
@@ -178,7 +179,7 @@ class PostgresDatabase:
         raise error
 
     def close(self) -> None:
-        """Finish what is queued and disconnect. Twice, or after a fork, it does nothing."""
+        """Finish the queued writes and disconnect. Has no effect if repeated, or after a fork."""
         if os.getpid() != self._pid:
             return
         with self._gate:

@@ -2,11 +2,11 @@
 
 Rules
 -----
-1. Keys and places in the journal come from sequences, because transactions of many processes run at once.
+1. Keys and journal positions come from sequences, because transactions of many processes run concurrently.
    One step of the journal's sequence leaves room for `ENTRIES_PER_WRITE` entries.
 2. The journal of a turn is read through its index. SQLite reads the whole table, because a damaged index of
    its file could hide an entry; PostgreSQL's checksums cover the pages of indexes (`settings`).
-3. Digests of blobs are found by the server, so that no text crosses the network.
+3. The server searches texts for digests of blobs, so that the texts need not be sent.
 """
 
 from __future__ import annotations

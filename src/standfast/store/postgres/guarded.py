@@ -1,25 +1,26 @@
-"""Writes of turns that read nothing first, because this process knows the rows that they would read.
+"""Writes of turns that need no read first, because this process has cached the rows that they would read.
 
 Theory of operation
 -------------------
-A process that has a session's lease wrote the rows of the session and its turn itself, and the process that
-ended a session's last turn wrote the row that its next turn begins with. So the statements of a write are
-made from the rows as they are known here, by the functions of `store.sql`, and sent together with a *guard*:
-it locks the session, or writes its new row, and fails unless the digests of its rows are still those that are
-known. Guard, writes and commit are one round trip. What is not known is read before, for all writes of a
-group at once.
+The process that holds a session's lease wrote the rows of the session and its turn itself, and the process
+that ended a session's last turn wrote the row that its next turn begins with. So the functions of `store.sql`
+compute the statements of a write from the cached rows. The statements are sent together with a *guard*, which
+locks the session, or writes its new row, and fails unless the digests of its rows still equal those of the
+cached rows. Guard, writes and commit take one round trip. Rows that are not cached are read first, for all
+writes of a group at once.
 
-If the guard fails, or anything else does, nothing was written, and the write is run as every other: it locks,
-reads, and finds out what is wrong.
+If the guard or any statement fails, nothing was written, and the write is run like any other: it locks the
+session, reads its rows, and reports the error.
 
 Rules
 -----
-1. A digest covers all of its row. If it is the same, the row is as it is known here, whatever damage the
-   other columns may have: they are not read.
-2. What changes none of these rows is asked for by the guard: injected messages, waits, open approvals. An
-   unfinished turn and a repeated idempotency key are refused by unique indexes.
-3. If the answer is lost, `run` looks for what was sent, under the session's lock, before it writes it again.
-4. The process that has the lease numbers the entries of the journal, in a range after all earlier ones.
+1. A digest covers its whole row. If it is the same, the stored row equals the cached one; damage to other
+   columns has no effect, because they are not read.
+2. The guard checks for data that is not part of these rows: injected messages, waits, open approvals. Unique
+   indexes reject an unfinished turn and a repeated idempotency key.
+3. If the answer is lost, `run` checks, under the session's lock, whether the write was committed before it
+   writes again.
+4. The process that holds the lease numbers the entries of the journal, in a range after all earlier ones.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ _TURN_DIGEST: Final = "SELECT digest FROM turns WHERE turn_id = ?"
 
 
 class NotKnown(Exception):
-    """A write needs something that is not known here."""
+    """A write needs a row that is not cached."""
 
 
 class KnownTurn:
-    """The unfinished turn of a session, as its row is. `saved` is its journal."""
+    """The cached row of a session's unfinished turn. `saved` is its journal."""
 
     __slots__ = ("digest", "journaled", "last_entry", "next_segment", "saved", "turn")
 
@@ -73,14 +74,14 @@ class KnownTurn:
             self.saved.entries = None
 
     def add(self, entries: tuple[port.JournalEntry, ...]) -> None:
-        """Note that *entries* were saved."""
+        """Record that *entries* were saved."""
         self.last_entry += len(entries)
         self.journaled = self.journaled or bool(entries)
         self.saved.add(entries)
 
 
 class KnownSession:
-    """A session as its row is, with its unfinished turn if it has one."""
+    """The cached row of a session, with its unfinished turn if it has one."""
 
     __slots__ = ("digest", "session", "turn")
 
@@ -91,10 +92,10 @@ class KnownSession:
 
 
 class Recording:
-    """The statements of a write, as `store.sql` makes them. It implements `store.sql.connection.Connection`.
+    """Records the statements of a write. It implements `store.sql.connection.Connection`.
 
-    Its only answer is that to the question in `known`; any other question raises `NotKnown`. Leases go by
-    *now_ms*, or else by the claimant's clock.
+    It can answer only the query in `known`; any other query raises `NotKnown`. Leases use *now_ms*, or the
+    claimant's clock if it is None.
     """
 
     def __init__(self, now_ms: int | None) -> None:
@@ -122,7 +123,7 @@ class Recording:
         return self.statements.pop(place)[1]
 
     def lock_sessions(self, session_ids: Iterable[str]) -> None:
-        pass  # the guard does
+        pass  # the guard locks it
 
     def lock_family(self, family: int) -> None:
         raise NotKnown
@@ -175,24 +176,24 @@ class Plan(NamedTuple):
 
 
 class GuardedWrite(Protocol):
-    """A write of one session that may be sent with a guard."""
+    """A write to one session that can be sent with a guard."""
 
     session_id: str
     result: Any
     uncertain: bool
-    """Whether it was sent and not answered."""
+    """Whether it was sent and its answer was lost."""
 
     def knows(self, known: KnownSession) -> bool:
-        """Return whether *known* is all that the write needs."""
+        """Return whether *known* has all the rows that the write needs."""
 
     def reads(self) -> lifecycle.Reads:
-        """Return the statements that read what it needs: the session first."""
+        """Return the statements that read the rows it needs, the session's first."""
 
     def learn(self, found: list[Row]) -> KnownSession | None:
-        """Return the session of the rows that were found, if the write may be made of it."""
+        """Return the session in the rows that were read, None if the write cannot be based on it."""
 
     def plan(self, known: KnownSession, now_ms: int | None) -> Plan | None:
-        """Make the statements of the write; None if it has to be run."""
+        """Return the statements of the write, None if it must be run without a guard."""
 
 
 class GuardedSave:
@@ -204,7 +205,7 @@ class GuardedSave:
         self._lease, self._save = lease, save
         self._first: tuple[str, str, str] = "", "", ""
         self._sent: set[bytes] = set()
-        """The digests of the first entry, which has another number in each attempt."""
+        """The digests of the first entry, one per attempt, because its number differs."""
         self.result: port.Saved
 
     def repeats(self, lease: port.Lease, save: object) -> bool:
@@ -244,7 +245,7 @@ class GuardedSave:
 
 
 class GuardedCommit:
-    """`SessionStore.commit` of a turn that leaves nothing but its nodes and, if it is kept, its journal."""
+    """`SessionStore.commit` of a turn that writes only its nodes and, if it is kept, its journal."""
 
     def __init__(self, lease: port.Lease, commit: port.TurnCommit, entries: bytes) -> None:
         self.session_id = lease.session_id

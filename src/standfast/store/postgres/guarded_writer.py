@@ -1,15 +1,16 @@
-"""Sends guarded writes in groups, and keeps what is known of their sessions.
+"""Sends guarded writes in groups, and caches the rows of their sessions.
 
 Theory of operation
 -------------------
 A group of writes is one transaction in one round trip (`pipeline`). The writer thread calls `run`, which also
-reads what is not known yet, and waits. The thread of an event loop must not wait: it calls `launch`, which
-sends the writes of known sessions, and `land` whenever the socket has become ready.
+reads rows that are not cached, and waits. The thread of an event loop must not wait: it calls `launch`, which
+sends the writes to cached sessions, and `land` whenever the socket becomes ready.
 
 Rules
 -----
-1. One thread at a time uses this. Nothing else uses the connection between `launch` and the end of `land`.
-2. A write that cannot be sent, or is refused, is not lost: it is returned, and has to be run as every other.
+1. One thread at a time uses this object. Nothing else uses the connection between `launch` and the end of
+   `land`.
+2. A write that cannot be sent, or is rejected, is not lost: it is returned, to be run without a guard.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from standfast.store.sql.group_writer import Job
 _MAX_SESSIONS: Final = 4_096
 _ATTEMPTS: Final = 3
 _OF_ONE_WRITE: Final = ("22", "23", "SF")
-"""Beginnings of the codes of errors that other writes of the group do not meet: values, keys, the guard."""
+"""Prefixes of the codes of errors that concern one write of a group only: values, keys, the guard."""
 
 
 class _Planned(NamedTuple):
-    """A job whose write is sent: its statements begin at `begin`."""
+    """A job whose write is being sent; `begin` is the index of its first statement."""
 
     job: Job[Any]
     plan: Plan
@@ -43,7 +44,7 @@ class _Planned(NamedTuple):
 
 
 class Landed(NamedTuple):
-    """The jobs of a group that are `done`, and those that have to be run. The connection may be `lost`."""
+    """The jobs of a group that are `done`, and those to run without a guard. The connection may be `lost`."""
 
     done: list[Job[Any]]
     refused: list[Job[Any]]
@@ -63,20 +64,20 @@ class GuardedWriter:
         self._flying: list[_Planned] = []
 
     def forget(self, session_id: str) -> None:
-        """Forget a session that another kind of write has changed."""
+        """Drop the cached rows of a session that another kind of write has changed."""
         self._known.pop(session_id, None)
 
     def saved_bytes(self, session_id: str) -> int:
-        """Return the size of the journal that the session's running turn has saved, as far as it is known."""
+        """Return the size of the journal that the session's running turn has saved, 0 if it is not known."""
         known = self._known.get(session_id)
         return 0 if known is None or known.turn is None else known.turn.saved.size
 
-    # For a thread that waits
+    # For a thread that may wait
 
     def run(self, raw: psycopg.Connection[Row], jobs: list[Job[Any]]) -> list[Job[Any]]:
-        """Send the guarded writes of *jobs* and commit; return the jobs that have to be run.
+        """Send the guarded writes of *jobs* and commit; return the jobs to run without a guard.
 
-        Any error means that the connection is closed and the writes are `uncertain`.
+        After any error, the connection is closed and the writes are `uncertain`.
         """
         self._use(raw)
         assert self._pipeline is not None
@@ -102,14 +103,14 @@ class GuardedWriter:
                 raise
         return [job for job in jobs if id(job) not in done]
 
-    # For the thread of a loop
+    # For the thread of an event loop
 
     def pipeline_of(self, raw: psycopg.Connection[Row] | None) -> Pipeline | None:
-        """Return what `launch` sends through; None if `run` has to use the connection first."""
+        """Return the pipeline for `launch`; None if `run` has to use the connection first."""
         return None if raw is None or raw is not self._raw or self._is_clock_unknown() else self._pipeline
 
     def launch(self, jobs: list[Job[Any]]) -> list[Job[Any]]:
-        """Send the brief guarded writes of known sessions; return the other jobs. `land` has to follow.
+        """Send the brief guarded writes to cached sessions; return the other jobs. Call `land` afterwards.
 
         If all jobs are returned, nothing was sent.
         """
@@ -120,8 +121,8 @@ class GuardedWriter:
         try:
             self._pipeline.send(statements)
         except StatementFailed:
-            return jobs  # `run` finds out whose value it is
-        except Exception:  # `run` meets it on a new connection
+            return jobs  # `run` determines which write has the invalid value
+        except Exception:  # `run` retries on a new connection
             self._lose(planned)
             assert self._raw is not None
             self._raw.close()
@@ -133,7 +134,7 @@ class GuardedWriter:
         return [job for job in jobs if id(job) not in sent]
 
     def land(self, *, wait: bool = False) -> Landed | None:
-        """Return what became of the jobs that were sent; None if that is not known yet, unless *wait*."""
+        """Return the outcome of the jobs that were sent; None if there is no answer yet, unless *wait*."""
         assert self._pipeline is not None
         planned = self._flying
         try:
@@ -144,12 +145,12 @@ class GuardedWriter:
         except StatementFailed as failed:
             self._refused(planned, failed)
             return Landed([], [one.job for one in planned])
-        except Exception:  # what became of them is found out on a new connection
+        except Exception:  # their outcome is determined on a new connection
             self._lose(planned)
             return Landed([], [one.job for one in planned], lost=True)
         return Landed([one.job for one in planned], [])
 
-    # Both
+    # For both
 
     def _use(self, raw: psycopg.Connection[Row]) -> None:
         if self._raw is not raw:
@@ -165,14 +166,14 @@ class GuardedWriter:
         return self._database_clock and self._read_at is None
 
     def _lease_now_ms(self) -> int | None:
-        """Return the server's time, no later than it is: what it last said, and the time since then."""
+        """Return a lower bound of the server's time: the last time it reported, plus the time since then."""
         if self._read_at is None:
             return None
         read_ms, at_s = self._read_at
         return read_ms + int((time.monotonic() - at_s) * 1000)
 
     def _plan(self, jobs: list[Job[Any]]) -> tuple[list[_Planned], list[Statement]]:
-        """Return the jobs whose sessions are known, and the statements of all of them."""
+        """Return the jobs whose sessions are cached, and the statements of all of them."""
         now_ms = self._lease_now_ms()
         planned: list[_Planned] = []
         statements: list[Statement] = []
@@ -196,7 +197,7 @@ class GuardedWriter:
         return known is not None and write.knows(known)
 
     def _load(self, raw: psycopg.Connection[Row], jobs: list[Job[Any]]) -> None:
-        """Read what is not known yet, for all jobs in one round trip."""
+        """Read the rows that are not cached, for all jobs in one round trip."""
         if not jobs:
             return
         asked: list[tuple[GuardedWrite, list[psycopg.Cursor[Row]]]] = []
@@ -222,7 +223,7 @@ class GuardedWriter:
             self._known.pop(next(iter(self._known)))
 
     def _settle(self, planned: list[_Planned], results: list[PGresult]) -> None:
-        """Give each job that was committed its result."""
+        """Set the result of each committed job."""
         for job, plan, begin in planned:
             answer = read_ints(results[begin])
             plan.settle(answer)
@@ -233,7 +234,7 @@ class GuardedWriter:
             self._read_at = answer[0], time.monotonic()
 
     def _refused(self, planned: list[_Planned], failed: StatementFailed) -> Job[Any] | None:
-        """Return the job that failed, if that does not concern the others, and forget its session."""
+        """Return the job that failed, and drop its session; None if the failure may concern all jobs."""
         _, last, begin = planned[-1]
         if failed.sqlstate[:2] not in _OF_ONE_WRITE or failed.index > begin + len(last.db.statements):
             return None
@@ -242,14 +243,14 @@ class GuardedWriter:
         return job
 
     def _lose(self, planned: list[_Planned]) -> None:
-        """Note that it is not known what became of the writes."""
+        """Mark the writes as `uncertain`, because their outcome is unknown."""
         for one in planned:
             _write_of(one.job).uncertain = True
             self.forget(_write_of(one.job).session_id)
 
 
 def is_guarded(job: Job[Any]) -> bool:
-    """Return whether the write of *job* may be sent with a guard: not if it was sent and not answered."""
+    """Return whether the write of *job* can be sent with a guard: not if an earlier answer to it was lost."""
     return job.scope is not None and job.scope.guarded is not None and not job.scope.guarded.uncertain
 
 

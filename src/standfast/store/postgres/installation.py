@@ -1,4 +1,4 @@
-"""What all machines of one installation share in its database, beside the sessions."""
+"""Data that all machines of an installation share in its database, besides the sessions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def snapshot_key(url: str) -> bytes:
 
 
 def set_snapshot_key(url: str, key: bytes) -> None:
-    """Let all machines that use the store at *url* sign snapshots with *key*."""
+    """Make all machines that use the store at *url* sign snapshots with *key*."""
     address = parse_url(url)
     try:
         with connect(address) as raw:
@@ -36,7 +36,7 @@ def set_snapshot_key(url: str, key: bytes) -> None:
 
 
 def examine(url: str) -> tuple[tuple[Setting, ...], int | None]:
-    """Return the settings of the server at *url*, and how many sessions the store has; None without tables.
+    """Return the settings of the server at *url*, and the store's number of sessions, None without tables.
 
     Nothing is changed.
     """

@@ -2,12 +2,12 @@
 
 Rules
 -----
-1. An announcement only says that something may have changed. Those that come while the connection is lost are
-   lost as well: listeners hear an empty text after every connection, and poll.
-2. Announcements are made after the commit they follow from, by transactions of their own. Inside a commit,
-   `NOTIFY` takes a lock that all announcing commits of the database wait for, until the disk has answered.
-3. A pooler that gives every transaction another connection delivers no announcements, so none are listened
-   for through one.
+1. An announcement only says that something may have changed. Announcements made while the connection is lost
+   are lost too: after every reconnect, listeners receive an empty text, and they also poll.
+2. An announcement is made after its commit, in a separate transaction. Within a commit, `NOTIFY` takes a lock
+   for which all announcing commits of the database wait until the disk has been written.
+3. A pooler that assigns a connection per transaction delivers no announcements, so there is no listener on
+   one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Hear = Callable[[str], None]
 
 
 class Listener:
-    """A thread that hears announcements on a connection of its own, started by the first listener."""
+    """A thread that receives announcements on its own connection. The first call of `listen` starts it."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -47,7 +47,7 @@ class Listener:
         self._thread: threading.Thread | None = None
 
     def listen(self, hear: Hear) -> Callable[[], None]:
-        """Call *hear*, on the thread, with every announcement; return the function that ends it."""
+        """Call *hear* with every announcement, on the thread; return a function that stops this."""
         token = object()
 
         def end() -> None:
@@ -85,13 +85,13 @@ class Listener:
                 self.tell(notice.payload)
 
     def tell(self, text: str) -> None:
-        """Let the listeners of this process hear *text*."""
+        """Pass *text* to the listeners of this process."""
         for hear in list(self._hearers.values()):
             hear(text)
 
 
 class Announcer:
-    """A thread that announces texts on a connection of its own, in their order, many in one transaction."""
+    """A thread that announces texts on its own connection, in order, many in one transaction."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -101,7 +101,7 @@ class Announcer:
         self._is_closed = False
 
     def announce(self, texts: Iterable[str]) -> None:
-        """Announce *texts* soon. While the server cannot be reached they are dropped: listeners poll."""
+        """Announce *texts* soon. They are dropped while the server cannot be reached; listeners also poll."""
         with self._lock:
             if self._is_closed or self._texts.qsize() > _MAX_WAITING:
                 return
@@ -112,7 +112,7 @@ class Announcer:
                 self._thread.start()
 
     def close(self) -> None:
-        """Announce what is left, and end the thread and its connection."""
+        """Announce the remaining texts, and end the thread and its connection."""
         with self._lock:
             self._is_closed = True
         self._texts.put(None)
@@ -127,7 +127,7 @@ class Announcer:
                 raw.execute(_ANNOUNCE, (self._address.channel, texts))
             except psycopg.Error:
                 while self._next(wait=False):
-                    pass  # another attempt for each would keep `close` waiting
+                    pass  # retrying each of them would delay `close`
                 if raw is not None:
                     raw.close()
                     raw = None
@@ -135,7 +135,7 @@ class Announcer:
             raw.close()
 
     def _next(self, *, wait: bool = True) -> list[str]:
-        """Return texts, and wait for some if need be; none if there are no more."""
+        """Return the next texts, waiting for one if necessary; [] if there will be no more."""
         texts: list[str] = []
         with contextlib.suppress(queue.Empty):
             while len(texts) < _MAX_TEXTS:

@@ -1,20 +1,20 @@
-"""Work that is offered to processes: each session to one of them, for as long as it may need to begin.
+"""Offers of work to processes: each session to one process, for the time that it may need to begin.
 
 Theory of operation
 -------------------
-A process asks for sessions with something to do. One statement finds them, leaves out those that another
-transaction has locked (`SKIP LOCKED`) and those that were offered to another process lately, and notes the
-rest as offered. The process then takes the session's lease with `begin` or `take_over`. An offer is no lease:
-it keeps two processes from trying the same session, and a process that dies with an offer only delays the
-session until the offer's time is over.
+A process asks for sessions that have work. One statement finds them, skips those that another transaction has
+locked (`SKIP LOCKED`) or that were recently offered to another process, and records the rest as offered. The
+process then takes the session's lease with `begin` or `take_over`. An offer is not a lease: it keeps two
+processes from trying the same session. If a process dies with an offer, the session is only delayed until the
+offer expires.
 
 Rules
 -----
-1. The session that was offered longest ago, or never, comes first.
-2. The process that writes the offer has it: a transaction that found the session before another one offered
-   it finds its own offer refused.
-3. Offers are in a table without a log, and their commit does not wait for the disk: a crash of the server
-   forgets them, and nothing is lost.
+1. Sessions that were never offered, or longest ago, come first.
+2. The first process to write an offer gets the session: if another transaction had found the same session,
+   its own offer is rejected.
+3. Offers are in an unlogged table, and their commit does not wait for the disk. A crash of the server deletes
+   them, which does no harm.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ WHERE turns.state <> 'ended' AND turns.state = 'running' AND owner IS NOT NULL A
 GROUP BY owner
 """
 
-# ?1 the time of leases, ?2 that of waits, ?3 agents, ?4 owners that are dead, ?5 how many, ?6 other engines
+# ?1 the time for leases, ?2 the time for waits, ?3 agents, ?4 dead owners, ?5 the limit, ?6 other engine
+# builds
 _FIND: Final = """
 SELECT s.key, s.id, work.turn_id FROM (
     SELECT t.session, t.turn_id FROM turns t JOIN sessions ON sessions.key = t.session
@@ -55,7 +56,7 @@ WHERE offers.until_ms IS NULL OR offers.until_ms <= ?1
 ORDER BY offers.until_ms NULLS FIRST, s.key LIMIT ?5 FOR NO KEY UPDATE OF s SKIP LOCKED
 """
 
-# ?1 keys of sessions, ?2 until when, ?3 the time of leases
+# ?1 keys of sessions, ?2 the end of the offer, ?3 the time for leases
 _OFFER: Final = """
 INSERT INTO offers (session, until_ms) SELECT key, ?2 FROM unnest(?1::bigint[]) AS key ORDER BY key
 ON CONFLICT (session) DO UPDATE SET until_ms = excluded.until_ms WHERE offers.until_ms <= ?3
@@ -72,7 +73,7 @@ class Wanted(NamedTuple):
 
 
 class Offered(NamedTuple):
-    """Sessions with something to do, and the time until the next lease ends unless it is renewed."""
+    """Sessions that have work, and the time until the next lease expires unless it is renewed."""
 
     work: list[Work]
     lease_ends_ms: int | None

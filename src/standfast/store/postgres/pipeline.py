@@ -1,13 +1,14 @@
-"""Statements that are sent to the server at once, committed together and answered in one round trip.
+"""Statements that are sent together, committed together and answered in one round trip.
 
 Theory of operation
 -------------------
-Without `BEGIN`, the server treats everything up to a sync as one transaction and commits it there. So a
-transaction that need not read before it writes is one message in each direction. Statements are prepared
-under a name when they are first used on the connection, and their values are sent in binary. This talks to
-libpq itself: psycopg's cursors cost five times as much CPU time.
+Without `BEGIN`, the server treats all statements up to a sync as one transaction and commits it there. So a
+transaction that need not read before it writes is one message in each direction. Statements are prepared when
+they are first used on the connection, and their values are sent in binary. This module calls libpq directly:
+psycopg's cursors take five times as much CPU time.
 
-Rule: a pooler that gives every transaction another connection knows no names; use none of this with one.
+Rule: do not use this with a pooler that assigns a connection per transaction, which loses prepared
+statements.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ class StatementFailed(Exception):
 
 
 class Pipeline:
-    """Transactions on the connection *raw*, between those that psycopg makes on it.
+    """Sends transactions on the connection *raw*, while psycopg has none open on it.
 
     `transact` waits for the server. A caller that must not wait calls `send`, and `receive` whenever the
-    socket has become ready.
+    socket becomes ready.
     """
 
     def __init__(self, raw: psycopg.Connection[Row]) -> None:
@@ -65,23 +66,23 @@ class Pipeline:
         self._ready.register(self.socket, selectors.EVENT_READ)
         self._sent: list[Statement] = []
         self._named: list[bytes | None] = []
-        """For each result, the statement that it says is prepared; None for the result of a statement."""
+        """For each expected result, the statement that it reports as prepared; None if it was executed."""
         self._results: list[PGresult] = []
         self._has_failed = False
         self._repeated = False
         self.unsent = False
-        """Whether the socket did not take all of it: `receive` has more to send when it is writable."""
+        """Whether data is left to send, by `receive`, when the socket becomes writable."""
 
     def close(self) -> None:
         self._ready.close()
 
     def transact(self, statements: list[Statement]) -> list[PGresult]:
-        """Send the statements and commit; return the result of each. It raises as `receive` does."""
+        """Send the statements and commit; return the result of each. Raises the exceptions of `receive`."""
         self.send(statements)
         return self.wait()
 
     def wait(self) -> list[PGresult]:
-        """Wait for the result of each statement that was sent. It raises as `receive` does."""
+        """Wait for the results of the statements that were sent. Raises the exceptions of `receive`."""
         while True:
             wanted = selectors.EVENT_READ | selectors.EVENT_WRITE if self.unsent else selectors.EVENT_READ
             self._ready.modify(self.socket, wanted)
@@ -90,9 +91,9 @@ class Pipeline:
                 return results
 
     def send(self, statements: list[Statement]) -> None:
-        """Send the statements and the order to commit them, as far as the socket takes them at once.
+        """Send the statements and a sync, which commits them, as far as the socket accepts data immediately.
 
-        Raise `StatementFailed` if a value cannot be sent. Nothing was sent then.
+        Raise `StatementFailed`, and send nothing, if a value cannot be encoded.
         """
         self._repeated = False
         self._send(statements)
@@ -115,8 +116,8 @@ class Pipeline:
     def receive(self) -> list[PGresult] | None:
         """Return the result of each statement that was sent; None while the server has not answered all.
 
-        Raise `StatementFailed` if nothing was committed. After any other error the outcome is unknown and the
-        connection of no more use: `psycopg.OperationalError` if it was lost.
+        Raise `StatementFailed` if nothing was committed. After any other error, such as
+        `psycopg.OperationalError` for a lost connection, the outcome is unknown and the connection unusable.
         """
         connection = self._connection
         connection.consume_input()
@@ -132,13 +133,13 @@ class Pipeline:
         except StatementFailed as failed:
             if failed.sqlstate != _NO_SUCH_NAME or self._repeated:
                 raise
-        self._names.clear()  # psycopg gives up all names of a connection when it rolls back
+        self._names.clear()  # psycopg drops all prepared statements of a connection when it rolls back
         self._repeated = True
         self._send(self._sent)
         return None
 
     def _read_results(self) -> bool:
-        """Take the results that have come; return whether that of the sync, which is left out, has come."""
+        """Read the results that have arrived; return whether they are complete, up to the sync."""
         connection, silent = self._connection, 0
         while not connection.is_busy():
             result = connection.get_result()
@@ -157,11 +158,11 @@ class Pipeline:
         return False
 
     def _checked(self, named: list[bytes | None], results: list[PGresult]) -> list[PGresult]:
-        """Return the results of statements; forget the names of those that could not be prepared."""
+        """Return the results of the statements; forget the names of those that could not be prepared."""
         failed: StatementFailed | None = None
         kept: list[PGresult] = []
         for place, result in enumerate(results):
-            sql = named[place] if place < len(named) else None  # the last one may be that of the commit
+            sql = named[place] if place < len(named) else None  # the last error may be that of the commit
             if result.status in _ANSWERED:
                 if sql is None:
                     kept.append(result)
@@ -186,7 +187,7 @@ def read_ints(result: PGresult) -> tuple[int, ...]:
 
 
 def _dump(place: int, values: Sequence[Value]) -> list[bytes | None]:
-    """Return the values of the statement at *place* as they are sent."""
+    """Encode the values of the statement at *place*."""
     try:
         return [_DUMPERS[type(value)](value) for value in values]
     except (UnicodeEncodeError, struct.error):

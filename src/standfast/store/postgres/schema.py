@@ -1,7 +1,7 @@
-"""The tables of a store in PostgreSQL, and their migrations to the last version.
+"""The tables of a store in PostgreSQL, and their migrations.
 
-The tables have the columns of SQLite's (`sqlite.schema` explains them) in a schema of their own. All of them
-are created and changed in one transaction under an advisory lock: one process migrates, the others wait.
+The tables have the same columns as in SQLite (`sqlite.schema` explains them), in their own schema. They are
+created and changed in one transaction under an advisory lock: one process migrates, the others wait.
 
 Rule: a migration, once released, never changes; a new one goes to the end of the list.
 """
@@ -398,13 +398,13 @@ _MIGRATIONS: Final = (
 
 
 def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Bring the tables in *schema* to their last version; make the schema if there is none."""
+    """Migrate the tables in *schema* to the latest version; create the schema if it does not exist."""
     if _version(connection, schema) == len(_MIGRATIONS):
         return
     name = sql.Identifier(schema)
     with connection.transaction():
         connection.execute(b"SELECT pg_advisory_xact_lock($1::int, hashtext($2))", (_MIGRATING, schema))
-        # Only locking a table makes the server notice what another transaction created while this one waited.
+        # Only locking a table makes tables visible that another transaction created while this one waited.
         connection.execute(b"SELECT 1 FROM pg_class LIMIT 1")
         version = _version(connection, schema)
         if version > len(_MIGRATIONS):
@@ -424,8 +424,8 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
 
 
 def _version(connection: psycopg.Connection[Any], schema: str) -> int:
-    """Return how many migrations the tables in *schema* have had; 0 if there are none."""
-    # A query of the catalog: `to_regclass` may answer from before this process waited for the lock.
+    """Return the number of migrations applied to the tables in *schema*; 0 if there are no tables."""
+    # Query the catalog: the answer of `to_regclass` may be older than the lock that this process waited for.
     there = b"SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = 'standfast_schema'"
     if connection.execute(there, (schema,)).fetchone() is None:
         return 0

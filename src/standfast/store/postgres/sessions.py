@@ -1,4 +1,4 @@
-"""Sessions in a PostgreSQL database that any number of processes on any number of machines use at once."""
+"""Sessions in a PostgreSQL database, shared by any number of processes on any number of machines."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ T = TypeVar("T")
 _MAX_INPUT_ROWS: Final = 10_000
 
 _SOON_MS: Final = 1_500
-"""A lease that ends this soon was not renewed in time: its turn is looked for at the moment when it ends."""
+"""A lease that ends this soon was not renewed in time, so the store looks for its turn when it expires."""
 
 
 class PostgresSessionStore(SqlSessionStore):
-    """A `SessionStore` in the database at *url*, whose tables are made if need be.
+    """A `SessionStore` in the database at *url*, whose tables are created if needed.
 
-    Leases go by the database's clock. Tests that set the time pass `database_clock=False`. Errors that may
-    pass are retried for *retry_s*. *blobs*, or else `blobs=` in the URL, says where large blobs are.
+    Leases use the database's clock; tests that set the time pass `database_clock=False`. Transient errors are
+    retried for *retry_s*. *blobs*, or else `blobs=` in the URL, is the location of large blobs.
     """
 
     database: PostgresDatabase
@@ -56,7 +56,7 @@ class PostgresSessionStore(SqlSessionStore):
         self._listener = Listener(self.database.address)
         self._input_rows: dict[str, Row] = {}
         self._unanswered: dict[str, GuardedSave | GuardedCommit] = {}
-        """The write of a turn that was sent, and whose outcome could not be found out."""
+        """For each turn, a write that was sent and whose outcome could not be determined."""
         self._alarm: asyncio.TimerHandle | None = None
 
     async def close(self) -> None:
@@ -79,7 +79,7 @@ class PostgresSessionStore(SqlSessionStore):
         return offered.work
 
     def _haste(self, loop: asyncio.AbstractEventLoop, session_id: str) -> Haste:
-        """Return "alone" if no other turn runs: what is queued until the server answers is sent together."""
+        """Return "alone" if no other turn runs, so that the write is sent without waiting for others."""
         return "brief" if len(self._running) > (session_id in self._running) else "alone"
 
     def _announce_end_of_lease(self) -> None:
@@ -124,7 +124,7 @@ class PostgresSessionStore(SqlSessionStore):
     async def _write_guarded(
         self, turn_id: str, write: GuardedSave | GuardedCommit, run: Callable[[Any], T], *, brief: bool
     ) -> T:
-        """Send a write of a turn. One whose outcome stays unknown is kept, for the caller that repeats it."""
+        """Send a write of a turn. If its outcome stays unknown, keep the write for the caller's retry."""
         try:
             scope = Scope(write.session_id, write.reads(), write)
             return await self._write(run, scope, brief_of=write.session_id if brief else None)
@@ -139,7 +139,7 @@ class PostgresSessionStore(SqlSessionStore):
         return renewed
 
     async def inputs(self, session_id: str) -> list[port.QueuedInput]:
-        """Return what waits for a session; remember its rows for the turns that consume it."""
+        """Return the inputs queued for a session; cache their rows for the turns that consume them."""
         found = await self._read(lambda db: queue.waiting_rows(db, session_id))
         while len(self._input_rows) > _MAX_INPUT_ROWS:
             self._input_rows.pop(next(iter(self._input_rows)))
@@ -154,13 +154,13 @@ class PostgresSessionStore(SqlSessionStore):
         self.database.announcer.announce((text,))
 
     async def see_clock(self, boot: str, offset_ms: int) -> port.SeenClock:
-        """Return the clock as it is: no lease goes by it, and no machine moves the timers of others."""
+        """Return the clock unchanged: leases do not use it, and no machine shifts the timers of others."""
         if self._database_clock:
             return port.SeenClock(lease_offset_ms=offset_ms)
         return await super().see_clock(boot, offset_ms)
 
     async def prune(self, request: port.PruneRequest) -> port.Pruned:
-        """Prune in many short transactions, so that turns go on meanwhile. The server reuses the space."""
+        """Prune in many short transactions, so that turns continue meanwhile. The server reuses the space."""
         done = port.Pruned()
         for session_id in await self._read(lambda db: prune.old_sessions(db, request)):
             step = await self._write(lambda db, it=session_id: prune.prune_session(db, request, it))  # type: ignore[misc]

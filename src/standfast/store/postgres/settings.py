@@ -1,7 +1,7 @@
-"""The settings of a server on which the rules of the journal depend, and what each of them means.
+"""The server settings on which the rules of the journal depend, and the meaning of each.
 
-A store refuses a server that acknowledges commits before they are on disk, and warns of one that would not
-notice damage. `standfast doctor` shows all of them.
+A store rejects a server that acknowledges commits before they are on disk, and logs a warning about one that
+would not detect damage. `standfast doctor` shows all of these settings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
 
 
 class Setting(NamedTuple):
-    """One setting; `refused` says why a store cannot use the server, `warning` what may go wrong."""
+    """One setting. `refused` is the reason why a store cannot use the server, `warning` what may go wrong."""
 
     name: str
     value: str

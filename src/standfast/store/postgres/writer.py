@@ -1,24 +1,25 @@
-"""Commits the writes of a PostgreSQL store: on the thread of a loop, or on one that waits.
+"""Commits the writes of a PostgreSQL store, on the thread of an event loop or on a thread that may wait.
 
 Theory of operation
 -------------------
-A turn's writes are guarded (`guarded_writer`): one message to the server, one answer. The thread of the loop
-that a turn runs on sends them itself and returns to the loop, which calls `_land` when the answer comes. Such
-a group is *in the air*, and `writing` is held until it has *landed*. What is queued meanwhile is the next
-group. So no turn waits for another thread, and no loop for the server.
+A turn's writes are guarded (`guarded_writer`): one message to the server, one answer. The thread of the event
+loop that a turn runs on sends them itself and returns to the loop, which calls `_land` when the answer
+arrives. Until then the group is *in the air*; it has *landed* when the answer was handled, and the lock
+`writing` is held meanwhile. Jobs queued in the meantime form the next group. So no turn waits for another
+thread, and no event loop waits for the server.
 
-All else runs on the writer thread, or on that of a caller that blocks: writes that read first, sessions that
-are not known yet, lost connections, and writes that were refused. Those that lock one session each are run
-in one transaction, which first locks all their sessions in the order of their names, so that two processes
-do not wait for each other, and asks for what each job reads first. The others, which find out what to lock
-while they run, get a transaction each. A job that fails before it has written anything fails alone. If one
-fails after that, the transaction is rolled back and the others are run again.
+Everything else runs on the writer thread, or on that of a blocking caller: writes that read first, sessions
+that are not cached, lost connections, and writes that were rejected. Jobs that lock one session each run in
+one transaction. It first locks all their sessions in the order of their names, which prevents deadlocks
+between processes, and sends the first reads of each job ahead. Other jobs, which determine what to lock while
+they run, get a transaction each. A job that fails before it has written anything fails alone. If a job fails
+later, the transaction is rolled back and the other jobs are run again.
 
 Rules
 -----
-1. The thread of a loop never waits: not for the server, nor for another thread.
-2. A group in the air is never lost. If its loop was stopped, or is busy, a thread that waits lands it.
-3. Once a job was left to the writer thread, nothing is sent before it is done.
+1. The thread of an event loop never waits, neither for the server nor for another thread.
+2. A group in the air is never lost. If its loop was stopped or is busy, a thread that may wait lands it.
+3. Once a job was left to the writer thread, nothing is sent before that job is done.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ from standfast.store.sql.group_writer import GroupWriter, Job
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 1.0
 _RACES: Final = 5
-"""How often a key that another transaction took meanwhile is met before it counts as an error."""
+"""How many conflicts with keys of concurrent transactions are retried before they count as an error."""
 _LANDING_S: Final = 0.05
-"""How long a thread waits for a loop to land its group before it looks whether the loop can."""
+"""How long a thread waits for a loop to land its group before it checks whether the loop can."""
 
 
 class PostgresWriter(GroupWriter):
@@ -76,31 +77,31 @@ class PostgresWriter(GroupWriter):
         self._database_clock = database_clock
         self._retry_s = retry_s
         self._changing = threading.Lock()
-        """Held while it is decided which thread is going to write what is queued; never for long."""
+        """Held, briefly, while deciding which thread writes the queued jobs."""
         self._watch: _Watch | None = None
         self._is_flying = False
-        """Whether a group is in the air, or about to be: `writing` is held for it."""
+        """Whether a group is in the air, or about to be sent, so that `writing` is held for it."""
         self._is_waiting = False
-        """Whether the group's answer is waited for, and no thread is taking it."""
+        """Whether the group's answer is outstanding, and no thread is reading it."""
         self._left: list[Job[Any]] = []
-        """Jobs that were taken off the queue, for a thread that waits."""
+        """Jobs that were taken from the queue and left to a thread that may wait."""
         self._due: set[asyncio.AbstractEventLoop] = set()
 
-    # On the thread of a loop
+    # On the thread of an event loop
 
     def write_soon(self, job: Job[Any], loop: asyncio.AbstractEventLoop, *, at_once: bool) -> None:
-        """Have *job* written: by *loop*, which this thread runs, if it is guarded and brief."""
+        """Queue *job*; if it is guarded and brief, send it on this thread, which runs *loop*."""
         with self._changing:
             self.jobs.put(job)
             if self._is_flying_for(loop):
-                return  # it is sent when the group in the air has landed
+                return  # it is sent once the group in the air has landed
         if not job.brief or not is_guarded(job):
             self.wake()
         elif at_once:
             self._send_queued(loop)
         elif loop not in self._due:
             self._due.add(loop)
-            loop.call_soon(self._send_queued, loop)  # with those that this round of the loop still queues
+            loop.call_soon(self._send_queued, loop)  # with jobs that this iteration still queues
 
     def _send_queued(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due.discard(loop)
@@ -118,7 +119,7 @@ class PostgresWriter(GroupWriter):
         return self._is_flying and self._watch is not None and self._watch.loop is loop
 
     def _launch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Send what is queued. This thread holds `writing`, and gives it away with the group in the air."""
+        """Send the queued jobs. This thread holds `writing`; the thread that lands the group releases it."""
         jobs = self.take()
         watch = self._watch_for(loop)
         left = jobs if watch is None else self.guarded.launch(jobs)
@@ -130,28 +131,28 @@ class PostgresWriter(GroupWriter):
         self._is_waiting = True
 
     def _watch_for(self, loop: asyncio.AbstractEventLoop) -> _Watch | None:
-        """Return what calls this thread when the server answers; None if a thread has to wait for that."""
+        """Return a watch that calls `_land` when the server answers; None if a thread has to wait instead."""
         pipeline = self.guarded.pipeline_of(self._connection)
         watch = self._watch
         if watch is not None and watch.loop is loop and watch.pipeline is pipeline:
             return watch
         self._end_watch()
         if pipeline is not None:
-            with contextlib.suppress(OSError, NotImplementedError):  # no number is free; not every loop can
+            with contextlib.suppress(OSError, NotImplementedError):  # no descriptor; a loop without readers
                 self._watch = _Watch(loop, pipeline, self._land)
         return self._watch
 
     def _land(self, watch: _Watch) -> None:
-        """Take the server's answers; after the last one, answer the jobs and send those queued since."""
+        """Read the server's answers; after the last one, answer the jobs and send those queued since."""
         with self._changing:
-            if self._watch is not watch or not self._is_waiting:  # a thread that waits uses the connection
+            if self._watch is not watch or not self._is_waiting:  # another thread uses the connection
                 watch.end()
                 self._watch = None if self._watch is watch else self._watch
                 return
             self._is_waiting = False
         landed = self.guarded.land()
         if landed is None and watch.has_failed():
-            landed = self.guarded.land(wait=True)  # all that comes is here; not every loop calls again
+            landed = self.guarded.land(wait=True)  # nothing more will arrive, and not every loop calls again
         if landed is None:
             watch.set_writing(watch.pipeline.unsent)
             self._is_waiting = True
@@ -159,11 +160,11 @@ class PostgresWriter(GroupWriter):
         watch.set_writing(False)
         try:
             self._settle_group(landed, watch.loop)
-        finally:  # a turn that continues within it may raise SystemExit
+        finally:  # a turn that is continued by it may raise SystemExit
             self._send_next(watch.loop)
 
     def _send_next(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Send what was queued while a group was in the air, or give `writing` up."""
+        """Send the jobs that were queued while a group was in the air; without any, release `writing`."""
         with self._changing:
             if self.jobs.empty() and not self._left:
                 self._is_flying = False
@@ -186,13 +187,13 @@ class PostgresWriter(GroupWriter):
             watch.end()
 
     def _leave(self) -> None:
-        """Give `writing` up, and have the writer thread write what is left."""
+        """Release `writing`, and let the writer thread handle the remaining jobs."""
         with self._changing:
             self._is_flying = False
             self.writing.release()
         self.wake()
 
-    # On a thread that waits
+    # On a thread that may wait
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -214,7 +215,7 @@ class PostgresWriter(GroupWriter):
             self._is_waiting = False
         try:
             landed = self.guarded.land(wait=True)
-        except BaseException:  # Ctrl-C, for instance; another thread may land it
+        except BaseException:  # such as Ctrl-C; another thread may land it
             self._is_waiting = True
             raise
         assert landed is not None
@@ -246,20 +247,20 @@ class PostgresWriter(GroupWriter):
             self.guarded.forget(job.scope.session_id)
 
     def _send_guarded(self, jobs: list[Job[Any]]) -> list[Job[Any]]:
-        """Send the writes that need not read first; return the others, and those that were refused."""
+        """Send the writes that need no read first; return the other jobs, and those that were rejected."""
         if not any(map(is_guarded, jobs)):
             return jobs
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = connect(self._address)
             return self.guarded.run(self._connection, jobs) if is_own(self._connection) else jobs
-        except Exception as error:  # the jobs meet it again, and wait for it to pass
+        except Exception as error:  # running the jobs raises it again, or succeeds after retries
             if self._connection is not None and not roll_back(self._connection, error):
                 self._connection = None
             return jobs
 
     def _transact(self, jobs: list[Job[Any]]) -> None:
-        """Run the jobs in one transaction, again while errors may pass, and without jobs that fail alone."""
+        """Run the jobs in one transaction; retry after transient errors, and without jobs that fail alone."""
         attempts = Attempts(self._retry_s)
         while jobs:
             try:
@@ -304,10 +305,10 @@ class PostgresWriter(GroupWriter):
         self._announce(transaction.announced)
 
     def _was_committed(self, transaction: Transaction, attempts: Attempts) -> bool:
-        """Ask the server what became of a transaction whose commit was sent and not answered.
+        """Ask the server for the outcome of a transaction whose commit was sent but not answered.
 
-        A server that crashed gives the numbers of transactions that it lost to others. So one that was
-        started since can say that a transaction was not committed, and not that it was.
+        A server that crashed reuses the numbers of the transactions that it lost. So a server that was
+        started since then can tell that a transaction was not committed, but not that it was.
         """
         while True:
             try:
@@ -340,9 +341,9 @@ class PostgresWriter(GroupWriter):
 
 
 def _prepare(jobs: list[Job[Any]], transaction: Transaction) -> None:
-    """Lock the sessions of all jobs and send what each reads first: one round trip for the whole group.
+    """Lock the sessions of all jobs and send the first reads of each ahead: one round trip for the group.
 
-    Of several jobs on one session only the first reads ahead, because the others see what it writes.
+    Of several jobs on one session only the first reads ahead, because the others must see its writes.
     """
     scopes = [job.scope for job in jobs if job.scope is not None]
     transaction.lock_sessions(scope.session_id for scope in scopes)
@@ -352,7 +353,7 @@ def _prepare(jobs: list[Job[Any]], transaction: Transaction) -> None:
 
 
 def _run(job: Job[Any], transaction: Transaction) -> None:
-    """Run a job. If it fails before it has written anything, that is its answer."""
+    """Run a job. If it fails before it has written anything, its error is its result."""
     before, transaction.sender = transaction.writes, job
     job.error = None
     try:
@@ -369,10 +370,10 @@ def _run(job: Job[Any], transaction: Transaction) -> None:
 
 
 def roll_back(raw: psycopg.Connection[Row], error: BaseException) -> bool:
-    """End the transaction of a connection after *error*; false if the connection is of no more use.
+    """Roll back a connection's transaction after *error*; if it is unusable, close it and return False.
 
-    It is then closed. psycopg believes that a statement is prepared if the pipeline that was to prepare it
-    failed before, and can be told only by a new connection.
+    If the pipeline that should prepare a statement failed, psycopg still considers the statement prepared;
+    only a new connection corrects that.
     """
     try:
         if isinstance(error, psycopg.errors.InvalidSqlStatementName):
@@ -386,10 +387,10 @@ def roll_back(raw: psycopg.Connection[Row], error: BaseException) -> bool:
 
 
 class _Watch:
-    """Calls *call* on the thread of *loop* whenever there is something to read for *pipeline*.
+    """Calls *call* on the thread of *loop* whenever *pipeline* has something to read.
 
-    It has a number of its own for the socket: psycopg closes the connection on any thread, and its number may
-    be another socket's then.
+    It uses a duplicate of the socket's descriptor, because psycopg may close the connection on another
+    thread, after which the number of the original descriptor may belong to another socket.
     """
 
     def __init__(
@@ -407,7 +408,7 @@ class _Watch:
             raise
 
     def set_writing(self, wanted: bool) -> None:
-        """Call when the socket can be written to as well, or no longer."""
+        """Set whether to call also when the socket becomes writable."""
         if wanted is not self._is_writing:
             self._is_writing = wanted
             if wanted:
@@ -420,7 +421,7 @@ class _Watch:
         return bool(self._poll())
 
     def has_failed(self) -> bool:
-        """Return whether the connection was reset, so that nothing more can come."""
+        """Return whether the connection was reset, so that nothing more can arrive."""
         return any(state & (select.POLLERR | select.POLLHUP) for _, state in self._poll())
 
     def _poll(self) -> list[tuple[int, int]]:
@@ -429,10 +430,10 @@ class _Watch:
         return poll.poll(0)
 
     def end(self) -> None:
-        """End the calls, from any thread."""
+        """Stop the calls. May be called from any thread."""
         try:
             self.loop.call_soon_threadsafe(self._end)
-        except RuntimeError:  # it is closed
+        except RuntimeError:  # the loop is closed
             self._close()
 
     def _end(self) -> None:
@@ -448,7 +449,7 @@ class _Watch:
 
 
 class _JobFailed(Exception):
-    """A job failed after it had written something: the transaction has to be run again without it."""
+    """A job failed after it had written something, so the transaction must be repeated without it."""
 
     def __init__(self, job: Job[Any], error: BaseException) -> None:
         super().__init__(str(error))
@@ -457,7 +458,7 @@ class _JobFailed(Exception):
 
 
 class Attempts:
-    """Attempts at one transaction, with growing pauses between them, for a limited time."""
+    """Attempts of one transaction, with growing pauses in between, for a limited time."""
 
     def __init__(self, limit_s: float) -> None:
         self._until = time.monotonic() + limit_s
@@ -465,14 +466,14 @@ class Attempts:
         self._races = 0
 
     def may_pass(self, error: BaseException) -> bool:
-        """Whether another attempt may not meet *error*: it is transient, or another process was faster."""
+        """Return whether a retry may succeed after *error*: it is transient, or lost a race for a key."""
         if isinstance(error, psycopg.errors.UniqueViolation):
             self._races += 1
             return self._races <= _RACES
         return is_transient(error)
 
     def another(self) -> bool:
-        """Pause before another attempt; false if the time is over."""
+        """Pause before another attempt; return False if the time is up."""
         if time.monotonic() + self._pause_s > self._until:
             return False
         time.sleep(self._pause_s)

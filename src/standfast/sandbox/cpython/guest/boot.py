@@ -1,8 +1,9 @@
-"""Where the jailed process begins: confine, fork, serve.
+"""The entry point of the jailed process: confine, fork, serve.
 
-The process that the host started stays as a supervisor and only waits: for the host to hang up, or for the
-guest to end. Either way it ends both, whatever the guest computes and whichever lock it holds. The guest is
-its child. In a process namespace the supervisor is the first process, so nothing outlives it.
+The process that the host started becomes the supervisor; the guest is its child. The supervisor only waits
+until the host closes its end of the socket or the guest exits, and then ends both processes, whatever the
+guest is computing and whichever locks it holds. In a PID namespace the supervisor is the first process, so
+nothing outlives it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _PRELOADED: Final = (
     "collections", "concurrent.futures", "dataclasses", "enum", "functools", "itertools", "math", "queue",
     "re", "statistics", "string", "textwrap", "typing",
 )  # fmt: skip
-"""Modules that much code imports; importing them while the process waits for work costs nothing."""
+"""Modules that guest code often imports. They are imported while the process waits for its first run."""
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
         if code is None and config["kind"] == "landlock":
             from .clearing import remove
 
-            remove(config["home"])  # since the host no longer can
+            remove(config["home"])  # the host, which usually does this, is gone
         os._exit(code or 0)
     handle = os.dup(0)
     os.dup2(1, 0)
@@ -41,12 +42,12 @@ def main() -> None:
         _serve(config, handle)
     except BaseException as error:
         text = json.dumps({"t": "failed", "message": f"{type(error).__name__}: {error}"}).encode()
-        os.write(handle, (16 + len(text)).to_bytes(4, "big") + bytes(16) + text)  # of no run
+        os.write(handle, (16 + len(text)).to_bytes(4, "big") + bytes(16) + text)  # the nonce of no run
         os._exit(70)
 
 
 def _serve(config: dict[str, Any], handle: int) -> None:
-    """Be the guest: import everything that is needed, then confine the process."""
+    """Run the guest: import everything it needs, confine the process, then serve runs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from . import confine
 
@@ -57,7 +58,7 @@ def _serve(config: dict[str, Any], handle: int) -> None:
     files = config["packages"]
 
     class ChosenPackages:
-        """Finds the chosen packages, which lie outside of the interpreter's own directories."""
+        """Finds the packages that guest code may import, outside of the interpreter's directories."""
 
         @staticmethod
         def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
@@ -77,13 +78,13 @@ def _serve(config: dict[str, Any], handle: int) -> None:
 
 
 def _supervise(child: int) -> int | None:
-    """Wait until the guest or the host is gone; return how the guest ended, None if it was killed here."""
+    """Wait until the guest or the host is gone; return the guest's exit code, None if it was killed here."""
     poll = select.poll()
     poll.register(0, _POLLRDHUP)
     timeout_ms: int | None = None
     try:
         poll.register(os.pidfd_open(child), select.POLLIN)
-    except OSError:  # the kernel has no such handles
+    except OSError:  # the kernel does not support pidfds
         timeout_ms = _POLL_MS
     while True:
         events = poll.poll(timeout_ms)

@@ -1,18 +1,17 @@
-"""Calls of what the host offers, and the event loop that waits for their answers and for nothing else.
+"""Guest code's calls of host functions, and the event loop that waits for their answers and for nothing else.
 
-A plain call is sent, and the code stands until its answer comes. A call that the code awaits returns a
-`Later` immediately; when every task waits, the event loop says so, and the host answers one call at a time.
-Its place decides which of the two a call is: code is compiled so that a call whose value ends up awaited asks
-for a `Later` (`program`), and the byte code shows a call that is directly awaited in other code. Tasks that
-wait for a moment wait for a call like any other, `sleep`, so that the time that passes is the host's.
+A plain call blocks the code until the host answers it. A call that the code awaits returns a `Later`
+immediately; when every task waits, the event loop reports this to the host, which answers one call at a time.
+Where a call is written decides which kind it is: a call whose value is eventually awaited is compiled to
+return a `Later` (`program`); in other code, the byte code shows whether the call is awaited directly. A task
+that waits for a time makes a call named `sleep`, so that the host determines how much time passes.
 
 Rules
 -----
-1. The order of calls and answers is all that the host records; nothing here depends on anything else.
-2. Only the main thread calls: with two threads there would be no order.
-3. The loop takes one answer at a time, and runs everything that it unblocks before the next one.
-4. What code hands to another thread with `run_in_executor` is run immediately, in this one: the order of
-   things stays what the code says.
+1. The host records only the order of calls and answers, so nothing here may depend on anything else.
+2. Only the main thread makes calls: calls of several threads would have no defined order.
+3. The loop takes one answer at a time, and runs everything that the answer unblocks before the next one.
+4. A function passed to `run_in_executor` runs immediately, in the main thread, which keeps the order defined.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ from .clock import RunClock
 SLEEP: Final = "sleep"
 _MAX_CALL: Final = 16 << 20
 _ROOM: Final = 400
-"""How many frames deeper than guest code this file may go."""
+"""The number of stack frames that this module may use above those of guest code."""
 _MAX_FRAMES: Final = 100
-"""How far the line that made a call is searched for."""
+"""The number of stack frames to search for the line that made a call."""
 _GET_AWAITABLE: Final = opcode.opmap["GET_AWAITABLE"]
 _CACHE: Final = opcode.opmap["CACHE"]
 _THREAD_PATIENCE_S: Final = 0.05
 _TICK_S: Final = 0.001
-"""The host's clock counts milliseconds: a moment that is nearer has come."""
+"""The resolution of the host's clock, which counts milliseconds."""
 _real_monotonic: Final = time.monotonic
 
 
 class Bridge:
-    """The guest's side of its calls."""
+    """The guest's end of its calls of host functions."""
 
     def __init__(self, channel: HostChannel, clock: RunClock, printer: Printer) -> None:
         self._channel = channel
@@ -61,7 +60,7 @@ class Bridge:
         self.names: frozenset[str] = frozenset()
 
     def begin(self, names: frozenset[str], filename: str) -> None:
-        """Start a run of the code that is compiled under *filename*, which may call these."""
+        """Start a run whose code is compiled under *filename* and may call the functions *names*."""
         self.names = names
         self._filename = filename
         self._last = 0
@@ -69,7 +68,7 @@ class Bridge:
         self._places.clear()
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a call and stand until it is answered."""
+        """Make a call, wait for its answer, and return the value or raise the exception in it."""
         depth = self._enter(name)
         try:
             text = self._message(name, args, kwargs, "false")
@@ -84,7 +83,7 @@ class Bridge:
             sys.setrecursionlimit(depth)
 
     def call_later(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Later:
-        """Make a call whose answer is awaited."""
+        """Make a call, and return a `Later` for its answer."""
         depth = self._enter(name)
         try:
             text = self._message(name, args, kwargs, "true")
@@ -96,14 +95,14 @@ class Bridge:
             sys.setrecursionlimit(depth)
 
     def settle_one(self) -> None:
-        """Have the host answer one call, because every task waits."""
+        """Report that every task waits, and settle the call that the host answers."""
         answer = self._ask('{"t":"blocked"}')
         made = self._awaited.pop(answer["id"], None)
         if made is not None:
             made.settle(answer)
 
     def load(self, name: str) -> dict[str, Any]:
-        """Ask for a value by its name."""
+        """Request the value of a name from the host, and return the host's response."""
         depth = self._enter(None)
         try:
             return self._ask(f'{{"t":"load","name":{encode(name)}}}')
@@ -117,7 +116,7 @@ class Bridge:
         return answer
 
     def is_awaited(self, frame: FrameType) -> bool:
-        """Return whether the value of the call that *frame* is making is awaited right there."""
+        """Return whether *frame* directly awaits the value of the call that it is making."""
         code, at = frame.f_code, frame.f_lasti
         known = self._places.get((id(code), at))
         if known is None:
@@ -129,7 +128,7 @@ class Bridge:
         return known[1]
 
     def _enter(self, name: str | None) -> int:
-        """Check that a call can be made here, make room on the stack, and return the limit before."""
+        """Check that a call is allowed here, raise the recursion limit, and return the previous limit."""
         if get_ident() != self._main:
             raise RuntimeError("only the main thread can call the host; call it there and pass the value on")
         if name is not None and name not in self.names and name != SLEEP:
@@ -139,7 +138,7 @@ class Bridge:
         return depth
 
     def _message(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], later: str) -> str:
-        """Return a call as a message, or what is wrong with its arguments."""
+        """Encode a call as a message; if its arguments cannot be sent, the message has the reason instead."""
         self._last += 1
         line = self._line()
         head = f'{{"t":"call","id":{self._last},"name":{encode(name)},"later":{later},"line":{line}'
@@ -153,7 +152,7 @@ class Bridge:
             return f'{head},"problem":{encode(str(problem))}}}'
 
     def _line(self) -> int:
-        """Return the innermost line of this run's code that is being executed; 0 if there is none."""
+        """Return the innermost line of this run's code on the stack; 0 if there is none."""
         frame: FrameType | None = sys._getframe(2)
         for _ in range(_MAX_FRAMES):
             if frame is None:
@@ -165,7 +164,7 @@ class Bridge:
 
 
 class GuestTool:
-    """A function of the host, as code sees it."""
+    """A host function, as guest code sees it."""
 
     __slots__ = ("__name__", "__qualname__", "_bridge")
 
@@ -189,7 +188,7 @@ class GuestTool:
 
 
 class Later(Coroutine[Any, Any, Any]):
-    """The answer to a call, which may be awaited any number of times."""
+    """The future answer to a call; it can be awaited any number of times."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -239,12 +238,12 @@ _bridges: list[Bridge] = []
 
 
 def tool_named(name: str) -> GuestTool:
-    """Return a tool for a state that is loaded. Stored states name this function."""
+    """Return a tool by its name. Pickled states refer to this function, so it must keep its name."""
     return GuestTool(name, _bridges[0])
 
 
 def later_of(function: Any) -> Any:
-    """Return what to call in the place of *function* where the value is awaited."""
+    """Return the callable to use instead of *function* where the value of the call is awaited."""
     if type(function) is GuestTool:
         return function.later
     if function is map:
@@ -256,7 +255,7 @@ def _exception(kind: str, message: str) -> BaseException:
     """Return the exception that a call failed with; a type that Python lacks becomes a RuntimeError."""
     found = getattr(builtins, kind, None)
     if isinstance(found, type) and issubclass(found, BaseException):
-        with contextlib.suppress(TypeError):  # some want more than a message
+        with contextlib.suppress(TypeError):  # some types require more arguments than a message
             return found(message)
     return RuntimeError(message)
 
@@ -275,13 +274,16 @@ class HostLoop(asyncio.BaseEventLoop):
         self._alarms: dict[int, tuple[float, Later]] = {}
         self._woken = threading.Event()
         self._selector = self
-        self._clock_resolution = _TICK_S  # seconds since 1970 are too large for a float to hold less
+        self._clock_resolution = _TICK_S  # a float of seconds since 1970 has no finer resolution
 
     def time(self) -> float:
         return max(self._clock.seconds(), self._reached)
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Wait until something is ready. Called whenever the loop has run what was."""
+        """Wait until a task can continue.
+
+        The base class calls this after running everything that was ready.
+        """
         if timeout is not None and timeout <= 0:
             return []
         if threading.active_count() > 1 and self._wait_for_threads():
@@ -291,7 +293,7 @@ class HostLoop(asyncio.BaseEventLoop):
         try:
             moments: list[Any] = self._scheduled  # type: ignore[attr-defined]
             if moments and all(at != moments[0]._when for at, _ in self._alarms.values()):
-                when = moments[0]._when  # have the host wait for the next moment that a task waits for
+                when = moments[0]._when  # let the host wait for the next scheduled time
                 alarm = self._bridge.call_later(SLEEP, (), {"seconds": max(0.0, when - self.time())})
                 self._alarms[alarm.number] = (when, alarm)
             self._bridge.settle_one()
@@ -312,7 +314,7 @@ class HostLoop(asyncio.BaseEventLoop):
         return future
 
     def _wait_for_threads(self) -> bool:
-        """Give other threads a moment; return whether one made something ready."""
+        """Wait briefly for other threads; return whether one of them woke the loop."""
         end = _real_monotonic() + _THREAD_PATIENCE_S
         while threading.active_count() > 1 and _real_monotonic() < end:
             if self._woken.wait(0.005):
@@ -329,7 +331,7 @@ class HostLoop(asyncio.BaseEventLoop):
 
 
 def install(bridge: Bridge, clock: RunClock) -> None:
-    """Make asyncio, and the tools of loaded states, wait for the host."""
+    """Make asyncio use `HostLoop`, and let `tool_named` use *bridge*."""
 
     class HostPolicy(asyncio.DefaultEventLoopPolicy):
         def new_event_loop(self) -> asyncio.AbstractEventLoop:

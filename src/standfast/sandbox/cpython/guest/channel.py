@@ -1,15 +1,17 @@
-"""The socket to the host: frames of a length (u32, big endian), JSON, and a binary part if there is one.
+"""The socket to the host. A frame has a length (u32, big endian), JSON, and optionally a binary part.
 
-Frames to the host carry the nonce of their run between the length and the JSON. The host sends a new one with
-each run, so that it can tell a frame of this run from one that was written in an earlier run. Values to the
-host are plain JSON; those from the host may hold bytes and tuples, and are *tagged* then (see `untag`).
+Frames to the host have the nonce of their run between the length and the JSON. The host sends a new nonce
+with each run, so that it can distinguish frames of this run from those that an earlier run wrote. Values for
+the host are plain JSON; values from the host may contain bytes and tuples, and are then *tagged* (see
+`untag`).
 
 Rules
 -----
-1. Frames are kept until the code cannot continue by itself, and then sent together: the host wakes up once.
-2. The host answers only where the guest waits, and with one frame.
-3. The first printed lines are sent immediately, so that they are known if the run is killed; later ones are
-   gathered a little. Text far past the cap is not sent at all: the host has ended the run by then.
+1. Frames are buffered until the code cannot continue by itself, and then sent together: the host wakes up
+   once.
+2. The host sends one frame, and only while the guest waits for it.
+3. The first printed lines are sent immediately, so that the host has them if the run is killed; later ones
+   are buffered briefly. Text far beyond the limit is never sent: the host has ended the run by then.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ encode: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators
 
 
 class HostChannel:
-    """The socket. Any thread may post; only the main thread waits."""
+    """The socket. Any thread may post frames; only the main thread receives."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -54,7 +56,7 @@ class HostChannel:
         return _HEADER.pack(_NONCE_BYTES + len(body)) + self._nonce + body
 
     def post(self, text: str, data: bytes | None = None) -> None:
-        """Keep a frame for the next `flush`. Raise UnicodeEncodeError, and keep nothing, for invalid text."""
+        """Buffer a frame for the next `flush`; raise UnicodeEncodeError, and buffer nothing, for bad text."""
         body = text.encode()
         if data is None:
             self._kept.append(self.framed(body))
@@ -68,7 +70,7 @@ class HostChannel:
             self._write(kept[0] if len(kept) == 1 else b"".join(kept))
 
     def ask(self, text: str) -> dict[str, Any]:
-        """Send a frame with those that were kept, and wait for the host's answer."""
+        """Send a frame after the buffered ones, wait for the host's answer, and return it."""
         body = text.encode()
         if self._kept:
             self.post(text)
@@ -79,7 +81,7 @@ class HostChannel:
         return self.receive()[0]
 
     def receive(self) -> tuple[dict[str, Any], Payload]:
-        """Wait for the host, whose frames are well formed. The binary part is still to be read."""
+        """Wait for a frame of the host, which is trusted; return its JSON and its unread binary part."""
         frame = self._buffer or os.read(self._handle, _CHUNK)
         if len(frame) > 4 and frame[4] != _WITH_BYTES and 4 + _HEADER.unpack_from(frame)[0] == len(frame):
             self._buffer = b""
@@ -93,7 +95,7 @@ class HostChannel:
         return _decode(text.decode()), Payload(self, size - 5 - len(text))
 
     def read_into(self, room: memoryview) -> int:
-        """Fill *room*, or the beginning of it, with the next bytes; return how many."""
+        """Read the next bytes into *room*, which they may not fill; return their number."""
         if not self._buffer:
             return os.readv(self._handle, [room]) or os._exit(0)
         part, self._buffer = self._buffer[: len(room)], self._buffer[len(room) :]
@@ -120,7 +122,7 @@ class HostChannel:
 
 
 class Payload(io.RawIOBase):
-    """The binary part of a frame. It is read when it is needed, never all at once."""
+    """The binary part of a frame, as a file that is read piece by piece."""
 
     def __init__(self, channel: HostChannel, size: int) -> None:
         self._channel = channel
@@ -136,13 +138,13 @@ class Payload(io.RawIOBase):
         return size
 
     def skip(self) -> None:
-        """Read the rest and discard it; takes no memory."""
+        """Read and discard the rest, without allocating memory."""
         while self.readinto(_scratch):
             pass
 
 
 class NotJson(Exception):
-    """A value has no JSON form; the argument names the part that has none."""
+    """A value has no JSON form; the argument describes the part without one."""
 
 
 def to_json(value: object) -> str:
@@ -158,12 +160,12 @@ def to_json(value: object) -> str:
         raise NotJson("text with a lone surrogate") from None
     except (TypeError, ValueError) as error:
         if "Circular" in str(error):
-            raise NotJson("a value that holds itself") from None
+            raise NotJson("a value that contains itself") from None
         raise NotJson(_first_foreign(value)) from None
 
 
 def _first_foreign(value: object) -> str:
-    """Return the type name of the first part that is not JSON. The value holds no cycle."""
+    """Return the type name of the first part that is not JSON. The value must not contain a cycle."""
     pending: list[Any] = [value]
     while pending:
         item = pending.pop()
@@ -186,7 +188,7 @@ def _first_foreign(value: object) -> str:
 
 
 def untag(value: Any) -> Any:
-    """Return the value that the host tagged: each list is `[tag, content]`."""
+    """Decode a value that the host tagged, in which each list is `[tag, content]`."""
     if not isinstance(value, list):
         return value
     tag, content = value
@@ -208,18 +210,18 @@ _GATHER_S: Final = 0.01
 _PIECE: Final = 256 << 10
 _FLOOD_FACTOR: Final = 16
 _real_monotonic: Final = time.monotonic
-"""The real clock: code cannot see what it decides."""
+"""The real clock. It only decides when output is sent, which guest code cannot observe."""
 
 
 class Printer:
-    """Both streams of a run, under one cap."""
+    """Buffers the output of a run on both streams, with one size limit."""
 
     def __init__(self, channel: HostChannel) -> None:
         self._channel = channel
         self.begin(0)
 
     def begin(self, cap: int) -> None:
-        """Start a run; *cap* is how many bytes of its output are kept."""
+        """Start a run; *cap* is the number of bytes of output that the host keeps."""
         self._room = _FLOOD_FACTOR * cap + 1
         self._at_once = _AT_ONCE
         self._parts: list[tuple[str, str]] = []
@@ -248,7 +250,7 @@ class Printer:
         return bool(self._parts)
 
     def post(self) -> None:
-        """Hand what was gathered to the channel."""
+        """Post the buffered text to the channel."""
         parts, self._parts, self._bytes = self._parts, [], 0
         for stream, same in groupby(parts, key=lambda part: part[0]):
             text = "".join(part[1] for part in same).encode("utf-8", "backslashreplace").decode()
@@ -283,11 +285,11 @@ class Stream(io.TextIOBase):
         return True
 
     def flush(self) -> None:
-        """Do nothing: text is not held back for long."""
+        """Do nothing: text is not buffered for long."""
 
 
 class _Bytes(io.RawIOBase):
-    """The stream for code that writes bytes."""
+    """The binary `buffer` of a text stream."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

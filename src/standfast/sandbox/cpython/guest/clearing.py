@@ -1,7 +1,8 @@
-"""Removes what guest code wrote, however it was nested.
+"""Removal of the files that guest code wrote, however deeply they are nested.
 
-Directories can be nested deeper than a path may be long, than functions may call each other and than handles
-may be open. So each one that is found is first moved up to the top: no path here is longer than two names.
+Guest code can nest directories more deeply than the limits on path lengths, recursion and open files allow a
+program to follow. So each directory that is found is first moved up to the top directory: no path used here
+has more than two names below it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 
 
 def clear(home: str) -> None:
-    """Remove everything below a directory that no other process changes. What cannot be removed is left."""
+    """Remove everything below *home*, which no other process may change; skip whatever cannot be removed."""
     with contextlib.suppress(OSError):
         pending = _emptied(home, home)
         while pending:
@@ -29,7 +30,7 @@ def remove(home: str) -> None:
 
 
 def _emptied(path: str, home: str) -> list[str]:
-    """Remove the files of a directory, give its directories names at the top, and return those."""
+    """Remove the files in *path*, move its directories directly below *home*, and return their new paths."""
     _make_writable(path)
     try:
         with os.scandir(path) as found:
@@ -52,6 +53,6 @@ def _emptied(path: str, home: str) -> list[str]:
 
 
 def _make_writable(path: str) -> None:
-    """Restore the rights to change a directory that its owner has given up."""
+    """Restore the permissions of a directory that guest code made read-only."""
     with contextlib.suppress(OSError):
         os.chmod(path, 0o700)

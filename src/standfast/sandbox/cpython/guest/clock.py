@@ -1,8 +1,8 @@
-"""Time and chance as code sees them: made of what the host says, so that a run can be repeated.
+"""Time and randomness for guest code, derived from values that the host sends, so that runs can be replayed.
 
-The clock stands still while code computes; answers of the host move it, and never back. Everything in the
-standard library that reads a clock or draws random bytes is made to ask here. Code that is compiled into an
-extension and asks the system itself is out of reach.
+The clock stands still while code computes. The host's responses advance it and never move it back. Every
+function of the standard library that reads a clock or generates random bytes is replaced by one that uses
+this module. An extension module that asks the operating system directly cannot be intercepted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RunClock:
         return self.now_ms * 1_000_000
 
     def random_bytes(self, count: int) -> bytes:
-        """Draw bytes that cannot be guessed without the seed."""
+        """Return *count* random bytes, which cannot be guessed without the seed."""
         if count < 0:
             raise ValueError("negative argument not allowed")
         if count > _MAX_DRAW:
@@ -55,7 +55,7 @@ class RunClock:
         return hashlib.shake_256(f"{self.draws}:{self.seed}".encode("utf-8", "replace")).digest(count)
 
     def start_chance(self) -> object:
-        """Seed the generator that the module `random` shares, and return its state."""
+        """Seed the shared generator of the module `random`, and return its state."""
         _seed_any(random._inst, self.random_bytes(32))
         self.draws = 0
         return random.getstate()
@@ -90,7 +90,7 @@ def install_clocks(clock: RunClock, sleep: Callable[[float], None]) -> None:
 
 
 def install_dates(clock: RunClock) -> None:
-    """Change the types of `datetime` themselves: they stay the types that everything else knows."""
+    """Replace methods of the `datetime` types in place, so that existing references to the types work."""
 
     def now(cls: type[datetime.datetime], tz: datetime.tzinfo | None = None) -> datetime.datetime:
         return cls.fromtimestamp(clock.seconds(), tz)
@@ -111,11 +111,11 @@ def install_dates(clock: RunClock) -> None:
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
     clock.now_ms = 86_400_000
     if datetime.datetime.now().day != 2 or datetime.date.today().day != 2:
-        raise RuntimeError("this Python's dates cannot be given another clock")
+        raise RuntimeError("the clock of this Python's datetime types cannot be replaced")
 
 
 def install_chance(clock: RunClock) -> None:
-    """Replace the sources of `os`, `random` and `uuid`."""
+    """Replace the sources of randomness in `os`, `random` and `uuid`."""
 
     def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
         _seed_any(self, clock.random_bytes(32) if a is None else a, version)

@@ -1,13 +1,13 @@
-"""What a session holds between runs, as bytes that only a jail ever reads.
+"""Serialization of a session's variables between runs, to bytes that only a jail ever reads.
 
 Rules
 -----
-1. Functions and classes that code defined are kept by value, modules by their name. A function of the session
-   finds the session's names again, and functions that share a variable share it again.
-2. What cannot be kept (generators, open files, locks, objects that do not load) is dropped, here and in the
-   process: a session is the same whether its process lives on or not.
-3. All names are in one pickle, so that what two names share stays shared.
-4. Stored pickles name the `make_` and `fill_` functions.
+1. Functions and classes that guest code defined are pickled by value, modules by name. A loaded function uses
+   the loaded session's global names, and functions that shared a variable share it again.
+2. Values that cannot be stored (generators, open files, locks, objects that cannot be unpickled) are dropped
+   from the pickle and from the running process, so a session does not depend on whether its process survives.
+3. All names are in one pickle, so that an object with two names remains one object.
+4. Stored pickles refer to the functions named `make_` and `fill_`, so these must keep their names.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ _INERT: Final = frozenset(
 _CACHED: Final = type(functools.lru_cache(len))
 _PLAIN_CONTEXT: Final = repr(decimal.DefaultContext)
 _parts._get_or_create_tracker_id = lambda cls: None
-"""Ids for classes come of chance, which is the run's own; two classes must not get the same."""
+"""Disables random ids of classes: runs replay the same randomness, so two classes could get the same id."""
 
 Names = dict[str, Any]
 _loading: dict[str, Any] = {}
 
 
 def pack(names: Names, chance: object) -> tuple[bytes, list[str], bool, list[str]]:
-    """Return the session as bytes, its names, whether it is plain data, and what was dropped and why."""
-    # Modules remember what a session would miss: how decimals are rounded, and how *chance* continues.
+    """Return the session as bytes, its names, whether it is plain data, and notes on dropped variables."""
+    # Two modules have state that belongs to a session: the context of `decimal`, and *chance*, that of
+    # `random`.
     with _deep_recursion():
         for name in [name for name in names if type(name) is not str or not name.isidentifier()]:
             del names[name]
@@ -69,7 +70,7 @@ def pack(names: Names, chance: object) -> tuple[bytes, list[str], bool, list[str
 
 
 def unpack(file: IO[bytes], names: Names) -> bool:
-    """Fill *names* with what was packed; return whether that had the state of chance."""
+    """Load the packed variables into *names*; return whether the state of `random` was packed with them."""
     with _deep_recursion():
         kept, extras = _unpickled(file, names)
         names.update(kept)
@@ -91,7 +92,7 @@ def _deep_recursion() -> Iterator[None]:
 
 
 def _unpickled(file: IO[bytes], names: Names) -> Any:
-    """Return what was pickled; its functions see *names*."""
+    """Load a pickle, whose functions get *names* as their globals."""
     _loading.update(names=names, cells={})
     try:
         return pickle.load(file)  # noqa: S301 - this is the jail
@@ -100,7 +101,7 @@ def _unpickled(file: IO[bytes], names: Names) -> Any:
 
 
 def _pack(what: object, names: Names) -> tuple[bytes, bool]:
-    """Pickle, and try to load what is no plain data, unless that takes too long."""
+    """Pickle *what*; unless it is plain data or large, also check that it can be loaded."""
     with io.BytesIO() as file:
         packer = _Packer(file, names)
         packer.dump(what)
@@ -128,7 +129,7 @@ def _drop_what_cannot_stay(kept: Names, names: Names) -> list[str]:
 
 
 class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles by value what code defined. `plain`: it met only data, functions, classes and modules."""
+    """Pickles definitions of guest code by value. `plain` is false if it met an instance of another class."""
 
     def __init__(self, file: io.BytesIO, names: Names) -> None:
         super().__init__(file, protocol=5)
@@ -147,7 +148,7 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
         if kind in _INERT:
             return NotImplemented
         self.plain = False
-        if isinstance(obj, BaseException):  # made without its `__init__`, whose arguments are unknown by now
+        if isinstance(obj, BaseException):  # recreated without `__init__`, whose arguments are not recorded
             state = (obj.args, obj.__dict__, obj.__cause__, obj.__suppress_context__)
             return make_exception, (kind, obj.args), state, None, None, fill_exception
         if kind is _CACHED:
@@ -183,19 +184,19 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def make_cached(function: Any, parameters: dict[str, Any]) -> Any:
-    """Return a function that caches its results, with an empty cache."""
+    """Wrap *function* in an `lru_cache` with these *parameters* and an empty cache."""
     return functools.lru_cache(**parameters)(function)
 
 
 def make_function(code: types.CodeType, name: str, keys: tuple[int, ...]) -> types.FunctionType:
-    """Return a function of the session that is being loaded."""
+    """Create a function whose globals are those of the session that is being loaded."""
     cells = _loading["cells"]
     closure = tuple(cells.setdefault(key, types.CellType()) for key in keys)
     return types.FunctionType(code, _loading["names"], name, None, closure or None)
 
 
 def fill_function(function: Any, state: Names) -> None:
-    """Give a function what may refer to it."""
+    """Set the attributes and closure of a function; they may refer to the function itself."""
     function.__dict__.update(state["dict"])
     for name in ("defaults", "kwdefaults", "annotations", "doc", "qualname", "module"):
         setattr(function, f"__{name}__", state[name])

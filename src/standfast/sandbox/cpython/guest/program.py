@@ -1,11 +1,12 @@
-"""Guest code as it is compiled.
+"""Compilation of guest code.
 
-Code is changed in its tree, never in its text, so that every line and column stays what its author wrote:
+The code is changed in its syntax tree, never in its text, so that lines and columns stay as they were
+written:
 
-* the value of a last expression gets a name;
-* a call whose value ends up awaited (the host says where) asks for a `Later`;
-* a name that nothing known binds is looked up by a function, which asks the host for it;
-* a handler of exceptions first checks whether it caught the end of the memory, which ends the run.
+* the value of the last expression is assigned to a name;
+* a call whose value is eventually awaited (the host sends their places) returns a `Later`;
+* a name that has no known binding is looked up by a function, which requests it from the host;
+* an exception handler first checks for an allocation failure, which must end the run.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ _NAMED: Final = (*_SCOPES[:2], ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast
 
 
 def filename_of(code: str) -> str:
-    """Return the name under which code is compiled: the same for the same code."""
+    """Return the file name that *code* is compiled under, which is derived from the code."""
     return f"<cell {zlib.crc32(code.encode()):08x}>"
 
 
 def compile_cell(
     code: str, known: Container[str], inputs: Collection[str], later: Collection[Site], loads: bool
 ) -> CodeType:
-    """Compile a run. *known* are names that are bound, besides the *inputs*; *loads*: others may be, too."""
+    """Compile a cell. *known* and *inputs* are bound names; with *loads*, the host may know other names."""
     tree = ast.parse(code, filename_of(code))
     if later or loads or "except" in code:
         _change(tree, known, frozenset(inputs), frozenset(later), loads)
@@ -57,7 +58,7 @@ def compile_cell(
 
 
 class _Scan:
-    """What is in the code, found in one walk."""
+    """The names, calls and exception handlers of the code, found in one walk over its tree."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.read: list[ast.Name] = []
@@ -104,7 +105,7 @@ def _change(
     for name in scan.read if loads else ():
         if name.id not in scan.bound and (name.id not in known or name.id in asked):
             look_up = _calling(LOAD, [ast.copy_location(ast.Constant(value=name.id), name)], name)
-            node: Any = name  # becomes a call, where it is
+            node: Any = name  # turned into a call in place
             node.__class__ = ast.Call
             node.func, node.args, node.keywords = look_up.func, look_up.args, []
     for handler in scan.handlers:

@@ -1,12 +1,13 @@
-"""The filter of system calls, as a program for the kernel's packet filter, and how it is installed.
+"""The filter of system calls, as a BPF program for seccomp, and its installation.
 
-The kernel runs the program at every system call and obeys its answer. The program sees the number of the call
-and its arguments, but no memory: so `clone3`, whose flags are in memory, does not exist for the guest (the C
-library falls back to `clone`), and rules about arguments are rules about numbers.
+The kernel runs the program before every system call and obeys its verdict. The program sees the number of the
+call and its arguments as integers, but no memory. So `clone3`, whose flags are in memory, is reported as not
+existing; the C library then falls back to `clone`.
 
-Another architecture, or the second calling convention of x86_64, ends the process. A refused call fails with
-EPERM, which Python shows as a PermissionError. A call that is not named here and numbered up to `LAST_KNOWN`
-is allowed. One with a higher number does not exist for the guest, so that a newer kernel opens nothing.
+A call from another architecture, or by the x32 calling convention of x86_64, ends the process. A denied call
+fails with EPERM, which Python raises as a PermissionError. Calls that are not listed here are allowed if
+their number is at most `LAST_KNOWN`; those with a higher number fail as not existing, so that an upgrade of
+the kernel gives the guest nothing new.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ EPERM: Final = 1
 ENOSYS: Final = 38
 
 _ARCHES: Final = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-"""The number that the kernel gives to an architecture, and its column in the tables of calls."""
+"""The kernel's number of each architecture, and the architecture's column in the tables of calls."""
 _X32: Final = 0x40000000
 _LD: Final = 0x20
 _AND: Final = 0x54
@@ -37,15 +38,15 @@ _CLONE_THREAD: Final = 0x00010000
 _CLONE_NAMESPACES: Final = 0x7E020000
 _PR_NAMES: Final = (15, 16)
 _FCNTL_NEVER: Final = (8, 10, 15, 1024, 1026)
-"""Signals of a file; leases, which make other processes wait for it; watching directories."""
+"""Commands that send signals on file events, take leases (which block other processes), watch directories."""
 _IOCTL_NEVER: Final = (0x5452, 0x8901, 0x8902)
-"""The same for the signals of a socket."""
+"""Commands that send signals on socket events."""
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_SET_SECCOMP: Final = 22
 _MODE_FILTER: Final = 2
 
 Instruction = tuple[int, int, int, int]
-"""Operation, how many instructions to skip if true and if false, operand."""
+"""An operation, the number of instructions to skip if true and if false, and the operand."""
 _ALLOW_CALL: Final[Instruction] = (_RET, 0, 0, ALLOW)
 _REFUSE_CALL: Final[Instruction] = (_RET, 0, 0, ERRNO | EPERM)
 _NO_SUCH_CALL: Final[Instruction] = (_RET, 0, 0, ERRNO | ENOSYS)
@@ -104,7 +105,7 @@ OWNERS: Final[dict[str, tuple[int, int]]] = {
     "lsetxattr": (189, 6), "removexattr": (197, 14), "setxattr": (188, 5), "truncate": (76, 45),
     "utime": (132, -1), "utimensat": (280, 88), "utimes": (235, -1),
 }  # fmt: skip
-"""What the owner of a file may do to it by its path, which landlock does not prevent."""
+"""Changes that the owner of a file can make by its path, which landlock does not prevent."""
 
 CLONE: Final = (56, 220)
 CLONE3: Final = (435, 435)
@@ -117,7 +118,7 @@ IOCTL: Final = (16, 29)
 
 
 def filter_for(machine: str, pid: int, *, owners: bool) -> bytes:
-    """Return the program for the process `pid`; `owners` refuses to change files by their path."""
+    """Return the program for the process `pid`; with `owners`, it also denies the calls in `OWNERS`."""
     arch, column = _ARCHES[machine]
     refused: Mapping[str, tuple[int, int]] = {**NEVER, **(OWNERS if owners else {})}
     program = [
@@ -138,7 +139,7 @@ def knows(machine: str) -> bool:
 
 
 def install(program: bytes) -> None:
-    """Install the filter in this process, for the rest of its life."""
+    """Install the filter in this process, irrevocably."""
     libc = ctypes.CDLL(None, use_errno=True)
     no_new_privileges(libc)
     code = ctypes.create_string_buffer(program, len(program))
@@ -153,14 +154,14 @@ def no_new_privileges(libc: ctypes.CDLL) -> None:
 
 
 def _by_arguments(column: int, pid: int) -> list[Instruction]:
-    """Return the rules for calls that are judged by their arguments. Each leaves the call's number loaded."""
+    """Return the rules for calls that depend on their arguments. Each leaves the call's number loaded."""
     flags, limits = _argument(0), (_argument(0), _argument(2), _argument(2) + 4)
     threads_only = [
         *((_LD, 0, 0, flags), (_AND, 0, 0, _CLONE_THREAD), (_JEQ, 4, 0, 0)),
         *((_LD, 0, 0, flags), (_AND, 0, 0, _CLONE_NAMESPACES), (_JEQ, 0, 1, 0)),
         *(_ALLOW_CALL, _REFUSE_CALL),
     ]
-    # Limits of this process may be read: the pid is 0, and there is no new limit.
+    # A process may read its own limits: the pid argument is 0, and the pointer to new limits is null.
     reads_only: list[Instruction] = []
     for at, offset in enumerate(limits):
         reads_only += [(_LD, 0, 0, offset), (_JEQ, 0, 5 - 2 * at, 0)]

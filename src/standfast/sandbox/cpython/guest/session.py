@@ -1,8 +1,8 @@
 """The session's namespace, and a run of code in it.
 
-Names live in a module that calls itself `__main__`. What is not the session's own (functions of the host,
-values that were loaded, an earlier `result`) lies beside the built-in names, where code finds it and which
-are not stored. A run ends with two frames: `ran`, before the session is packed, and `end`.
+The session's names are those of a module named `__main__`. Names that are not the session's own (host
+functions, loaded values, an earlier `result`) are added to the built-in names, where guest code finds them
+and which are not stored. A run ends with two frames: `ran`, before the session is packed, and `end`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .program import CAUGHT, LATER, LOAD, VALUE, compile_cell, filename_of
 _OUT_OF_MEMORY: Final = b'{"t":"memory"}'
 _MAX_MESSAGE: Final = 20_000
 _OWN_FRAMES: Final = 16
-"""How deep in frames of ours guest code begins, at most."""
+"""The greatest number of our own stack frames below the first frame of guest code."""
 _IMPORT_DEPTH: Final = 1_500
 _MAX_RESULT: Final = 16 << 20
 _MAX_STATE: Final = 64 << 20
@@ -71,7 +71,7 @@ class GuestSession:
         calls.install(self._bridge, self._clock)
 
     def serve(self) -> NoReturn:
-        """Run what the host sends, until the process is killed."""
+        """Execute the runs that the host sends, until the process is killed."""
         self._channel.post('{"t":"ready"}')
         self._channel.flush()
         while True:
@@ -82,14 +82,14 @@ class GuestSession:
 
     def _run(self, request: dict[str, Any], state: Payload) -> None:
         self._channel.begin(bytes.fromhex(request["nonce"]))
-        self._last_words = self._channel.framed(_OUT_OF_MEMORY)  # while there is memory for it
+        self._last_words = self._channel.framed(_OUT_OF_MEMORY)  # allocated while there is memory
         if state.left and not self._load(state):
             return
         self._begin(request)
         inputs = {name: untag(value) for name, value in request["inputs"].items()}
         hidden = {name: self._names[name] for name in inputs if name in self._names}
         self._names.update(inputs)
-        before = self._names.pop("result", _missing)  # still readable, but it shows if this run binds it
+        before = self._names.pop("result", _missing)  # still readable; removed to see if this run binds it
         if before is not _missing:
             self._beside["result"] = before
         end = self._execute(request, inputs)
@@ -100,12 +100,12 @@ class GuestSession:
         self._pack(end, request["pure"] or "syntax" in end.get("error", ()))
 
     def _load(self, state: Payload) -> bool:
-        """Load the session, and let the host measure what that took; return false if it cannot be loaded."""
+        """Load the session, and let the host measure its memory; return False if it cannot be loaded."""
         lost: dict[str, Any] | None = None
         try:
             self._kept_chance = packing.unpack(io.BufferedReader(state, _READ_BYTES), self._names)
         except MemoryError:
-            state.skip()  # the host still sends, and would not read the last words
+            state.skip()  # the host must finish sending before it can read our last message
             self._out_of_memory()
         except BaseException as error:
             lost = _described(error)
@@ -133,7 +133,7 @@ class GuestSession:
         os.chdir(self._home)
 
     def _execute(self, request: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
-        """Compile and run the code; return the error that it ended with, if any, by the key "error"."""
+        """Compile and run the code; return a dict whose key "error" has the error that it raised, if any."""
         code = request["code"]
         try:
             known = ChainMap(self._names, self._beside)
@@ -163,7 +163,7 @@ class GuestSession:
             linecache.cache.pop(name, None)
 
     def _find_value(self, end: dict[str, Any], before: Any) -> None:
-        """Find the value of the run, and give `result` back what it had if the run did not bind it."""
+        """Add the run's value to *end*; restore `result`, which was *before*, if the run did not bind it."""
         value = self._names.pop(VALUE, None)
         self._beside.pop("result", None)
         if "result" in self._names:
@@ -180,11 +180,11 @@ class GuestSession:
             end["foreign"] = str(problem)
         except MemoryError:
             self._out_of_memory()
-        except BaseException as error:  # a class of the guest's that refuses to be written
+        except BaseException as error:  # raised by the methods of a guest's class
             end["error"] = _described(error)
 
     def _pack(self, end: dict[str, Any], unchanged: bool) -> None:
-        """Pack the session unless it is unchanged, and send the end."""
+        """Pack the session, unless it is *unchanged*, and send the end of the run."""
         self._names.pop("__annotations__", None)
         self._printer.post()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
@@ -199,9 +199,9 @@ class GuestSession:
             except MemoryError:
                 self._out_of_memory()
             end.update(names=names, plain=plain, notes=notes)
-        end["threads"] = _thread._count()  # also those that `threading` does not know
+        end["threads"] = _thread._count()  # including those not started by `threading`
         os.chdir(self._home)
-        clear(self._home)  # files do not outlive their run
+        clear(self._home)  # files do not outlive the run that wrote them
         self._end(end, data)
 
     def _end(self, end: dict[str, Any], data: bytes | None = None) -> None:
@@ -214,7 +214,7 @@ class GuestSession:
             self._channel.post("{" + ",".join(parts) + "}", data)
         self._channel.flush()
 
-    # ── what code meets ──────────────────────────────────────────────────────────────────────────
+    # ── called by guest code ─────────────────────────────────────────────────────────────────────
 
     def _look_up(self, name: str) -> Any:
         """Return the value of a name that was not known when the code was compiled."""
@@ -235,12 +235,12 @@ class GuestSession:
             self._out_of_memory()
 
     def _out_of_memory(self) -> NoReturn:
-        """Report it and exit, whatever the code would like to do about it."""
+        """Report an allocation failure and exit, without letting guest code handle it."""
         os.write(self._handle, self._last_words)
         os._exit(1)
 
     def _import(self, *args: Any, **options: Any) -> Any:
-        """Import with more room on the stack than code has."""
+        """Import a module with a higher recursion limit than guest code has."""
         depth = sys.getrecursionlimit()
         sys.setrecursionlimit(max(depth, _IMPORT_DEPTH))
         try:
@@ -276,7 +276,7 @@ def _described(error: BaseException) -> dict[str, Any]:
 
 def _not_compiled(error: BaseException) -> dict[str, Any]:
     """Describe why code cannot be compiled."""
-    if isinstance(error, (RecursionError, MemoryError)):  # the parser ran out of its own stack
+    if isinstance(error, (RecursionError, MemoryError)):  # the parser exceeded the depth of its own stack
         return {"kind": "SyntaxError", "syntax": True, "message": "the code is nested too deeply"}
     described = {**_described(error), "syntax": True}
     if isinstance(error, SyntaxError):
@@ -290,7 +290,7 @@ def _not_compiled(error: BaseException) -> dict[str, Any]:
 
 
 def _uncaught(error: BaseException, code: str) -> dict[str, Any]:
-    """Describe an uncaught exception, with the innermost place of its traceback in this run's own code."""
+    """Describe an uncaught exception, with the innermost position of its traceback in this run's code."""
     described = _described(error)
     filename, found, trace = filename_of(code), None, error.__traceback__
     while trace is not None:
@@ -313,5 +313,5 @@ def _uncaught(error: BaseException, code: str) -> dict[str, Any]:
 
 
 def _column(line: str, offset: int) -> int:
-    """Return an offset in bytes as a column in characters, from 1."""
+    """Convert an offset in bytes into a column in characters, counted from 1."""
     return len(line.encode()[:offset].decode("utf-8", "replace")) + 1
