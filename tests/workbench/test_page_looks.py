@@ -81,6 +81,7 @@ PAGES = {
     "words-run": "/sessions/words-run",
     "empty": "/?q=nothing-has-this-name",
     "problem": "/sessions/nowhere",
+    "signin": "/signin",
 }
 SIZES = [("light", 1440, 900), ("dark", 360, 780), ("dark", 1440, 900), ("light", 360, 780)]
 
@@ -156,11 +157,7 @@ def test_axe_finds_nothing_and_nothing_overflows(looking: Page, shown: Workbench
     for summary in looking.locator("summary").all()[:6]:
         summary.evaluate("one => one.parentElement.open = true")
     looking.wait_for_timeout(100)
-    found: Any = looking.evaluate(f"{AXE}; axe.run(document, {{resultTypes: ['violations']}})")
-    violations = [
-        (one["id"], [node["html"][:200] for node in one["nodes"]][:3]) for one in found["violations"]
-    ]
-    assert violations == []
+    assert violations(looking) == []
     overflow = looking.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert overflow <= 0
     scheme, width = looking_at(looking)
@@ -173,6 +170,25 @@ def test_axe_finds_nothing_and_nothing_overflows(looking: Page, shown: Workbench
             expect(looking.locator("table.vars")).to_be_visible()
         Path(folder).mkdir(parents=True, exist_ok=True)
         looking.screenshot(path=Path(folder) / f"{name}-{width}.png")
+
+
+@pytest.mark.parametrize("dialog", ["Keys", "New session"])
+def test_axe_finds_nothing_in_a_dialog(looking: Page, shown: Workbench, dialog: str) -> None:
+    """Ours: dialogs are accessible, too, and fit on a phone."""
+    looking.goto(shown.url)
+    looking.get_by_role("button", name=dialog).click()
+    expect(looking.get_by_role("dialog", name=dialog)).to_be_visible()
+    assert violations(looking) == []
+    box = looking.get_by_role("dialog").bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= looking.evaluate("innerWidth")
+
+
+def violations(page: Page) -> list[tuple[str, list[str]]]:
+    """Return what axe-core finds wrong with a page: the rules, each with some elements that break it."""
+    found: Any = page.evaluate(f"{AXE}; axe.run(document, {{resultTypes: ['violations']}})")
+    return [(one["id"], [node["html"][:200] for node in one["nodes"]][:3]) for one in found["violations"]]
 
 
 def looking_at(page: Page) -> tuple[str, int]:

@@ -82,6 +82,8 @@ ADDRESSES = [
     "/",
     "/?q=%3Cscript%3Exss()%3C/script%3E",
     "/sessions/words",
+    "/sessions/words/message?node={said}.0",
+    "/sessions/words/message?node={said}.1",
     "/sessions/words/branches",
     "/sessions/tools",
     "/sessions/files",
@@ -115,8 +117,9 @@ ADDRESSES = [
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_no_text_of_others_runs(attacked: Workbench, watched: Page, address: str) -> None:
     """Ours: 60 payloads in every field that a model, a tool, a file name or a person fills; none executes."""
-    turn, cell, run = (attacked.run(_first_turn(attacked, name)) for name in ("tools", "code", "runs"))
-    answer = watched.goto(f"{attacked.url}{address.format(turn=turn, cell=cell, run=run)}")
+    names = {"turn": "tools", "cell": "code", "run": "runs", "said": "words"}
+    turns = {name: attacked.run(_first_turn(attacked, session)) for name, session in names.items()}
+    answer = watched.goto(f"{attacked.url}{address.format(**turns)}")
     assert answer.status == 200
     for _ in range(8):
         watched.mouse.wheel(0, -100_000)

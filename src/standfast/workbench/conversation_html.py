@@ -23,7 +23,16 @@ from standfast.workbench.conversation import (
     TurnItems,
 )
 from standfast.workbench.markdown import MAX_CHARS, render_markdown
-from standfast.workbench.parts import arguments_table, diff, error_text, state_badge, took, value_block, when
+from standfast.workbench.parts import (
+    arguments_table,
+    diff,
+    error_text,
+    exactly,
+    state_badge,
+    took,
+    value_block,
+    when,
+)
 from standfast.workbench.words import cost, count, duration, moment, one_line, pretty, size, tokens
 
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"})
@@ -79,7 +88,7 @@ def turn_html(turn: TurnItems, options: Options) -> h.Element:
     return h.section(".turn", id=f"turn-{turn.turn_id}")[
         h.header[
             h.a(href=f"#turn-{turn.turn_id}", class_="muted", data_row=True)[
-                when(turn.at_ms, options.now_ms, " ago")
+                when(turn.at_ms, options.now_ms, " ago") if options.links else exactly(turn.at_ms)
             ],
             h.span(".end")[
                 bool(options.turn)

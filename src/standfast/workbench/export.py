@@ -75,7 +75,7 @@ def render_export(
                 h.meta(name="color-scheme", content="light dark"),
                 h.style[_raw(style)],
             ],
-            h.body(".bare")[
+            h.body(".bare.export")[
                 h.main("#main")[
                     session_header(now, now_ms, links=False),
                     h.p(".muted.small")[f"Exported {moment(now_ms)}"],

@@ -53,6 +53,11 @@ def when(at_ms: int, now_ms: int, suffix: str = "") -> h.Element:
     ]
 
 
+def exactly(at_ms: int) -> h.Element:
+    """Render a time in full, for a file that is read later."""
+    return h.time(datetime=iso(at_ms))[moment(at_ms)]
+
+
 def due(at_ms: int, now_ms: int) -> h.Element:
     """Render the time left until *at_ms*, which a script keeps up to date."""
     left = at_ms - now_ms

@@ -41,7 +41,7 @@ from standfast.workbench.conversation_html import (
 )
 from standfast.workbench.forms import FORM, field, read_form
 from standfast.workbench.live_turn import LiveTurn, current_items
-from standfast.workbench.parts import data_table, due, empty, error_text, state_badge, when
+from standfast.workbench.parts import data_table, due, empty, error_text, exactly, state_badge, when
 from standfast.workbench.session_reader import SessionNow, SessionWindow, read_now, read_window
 from standfast.workbench.shell import page, redirect, respond
 from standfast.workbench.words import cost, count, one_line, tokens
@@ -133,13 +133,15 @@ def session_header(now: SessionNow, now_ms: int, *, links: bool = True) -> h.Ele
         h.h1(dir="auto")[head.session_id],
         state_badge(now.state),
         h.div(".facts")[
-            h.span["Agent ", h.b[head.agent or "none"]],
+            head.code is None and h.span["Agent ", h.b[head.agent or "none"]],
             head.model and h.span["Model ", h.b[head.model]],
             head.code is not None and h.span["Engine ", h.b[head.code.engine]],
             head.depth > 0 and h.span[count(head.depth, "message")],
             used.total > 0 and h.span[f"{tokens(used.total)} tokens"],
             cost(used) and h.span[cost(used)],
-            h.span["Last used ", when(head.updated_at, now_ms, " ago")],
+            h.span[
+                "Last used ", when(head.updated_at, now_ms, " ago") if links else exactly(head.updated_at)
+            ],
             head.forked_from and h.span["Forked from ", other(head.forked_from)],
             parent and h.span["Created by ", other(parent)],
         ],

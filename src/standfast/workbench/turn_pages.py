@@ -71,7 +71,6 @@ async def turn_top(call: Call, turn_id: str, current: str) -> list[h.Node]:
     head, now_ms = await call.head(), call.runtime.now_ms()
     now = await read_now(call.runtime, head.session_id)
     record = await call.runtime.store.turn(turn_id)
-    ended_at = None if record is None else record.ended_at
     path = f"/sessions/{head.session_id}"
     views = [
         (f"{path}#turn-{turn_id}", "Messages", ""),
@@ -83,8 +82,10 @@ async def turn_top(call: Call, turn_id: str, current: str) -> list[h.Node]:
         h.section(".turn-top", aria_label="Turn")[
             h.div(".facts")[
                 h.b["Turn"],
-                record and h.span["started ", when(record.created_at, now_ms, " ago")],
-                record and ended_at and h.span["took ", duration(ended_at - record.created_at)],
+                record is not None and h.span["started ", when(record.created_at, now_ms, " ago")],
+                record is not None
+                and record.ended_at is not None
+                and h.span["took ", duration(record.ended_at - record.created_at)],
             ],
             h.nav(".tabs.sub.views", aria_label="Views of this turn")[
                 [

@@ -16,7 +16,11 @@ from standfast.workbench.words import cost, duration, tokens
 
 _HIDDEN: Final = ("turn_began", "usage")
 _BAD: Final = frozenset({"error", "timeout", "denied", "expired"})
-_EVENTS: Final = {"turn_taken_up": "Taken over by another process", "turn_interrupted": "Interrupted"}
+_EVENTS: Final = {
+    "turn_taken_up": "Taken over by another process",
+    "turn_interrupted": "Interrupted",
+    "turn_parked": "Parked",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +91,7 @@ def _label(record: TraceRecord) -> str:
     if record.kind == "wait":
         return f"Wait: {record.name}"
     if record.kind == "event":
-        return _EVENTS.get(record.name, record.name.replace("_", " "))
+        return _EVENTS.get(record.name, record.name.replace("_", " ").capitalize())
     return f"{record.name}()" if record.kind in ("tool_call", "cell") else record.name or record.kind
 
 
@@ -138,7 +142,7 @@ def _legend(bars: Sequence[Bar]) -> h.Element:
         ("wait", "Waits, not to scale", "wait" in kinds),
         ("replayed", "Replayed, not run again", any(bar.replayed for bar in bars)),
         ("bad", "Failed", any(bar.failed for bar in bars)),
-        ("event", "Interruptions and takeovers", "event" in kinds),
+        ("event", "Events", "event" in kinds),
     ]
     return h.p(".legend")[
         [
