@@ -65,7 +65,7 @@ def command() -> None:
 @answers
 def list_servers(invocation: Invocation, *, config: Path | None) -> CommandOutput:
     """List the servers in the file, without starting any."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": one.name,
             "target": one.target,

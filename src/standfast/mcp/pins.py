@@ -65,7 +65,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 fields = [one for one in old.__struct_fields__ if getattr(old, one) != getattr(new, one)]
                 words = " and ".join(one.replace("_", " ") for one in fields)
                 if "description" in fields:
-                    words += f": it was {clean_text(old.description, 200)!r}"
+                    words += f"; the description was {clean_text(old.description, 200)!r}"
                     words += f", and is now {clean_text(new.description, 200)!r}"
                 found.append(f"tool {shown} has changed its {words}")
         if self.features != now.features:
