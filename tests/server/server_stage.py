@@ -144,7 +144,8 @@ class ServerStage:
         trace, listen = home / "trace.jsonl", options.pop("listen", None) or Listen(port=0, grace_s=1.0)
         self.agent_model = ObedientModel()
         known = list(agents) or [make_agent(self.agent_model)]
-        self.runtime = Runtime(home / "standfast.db", agents=known, trace=JsonlTrace(trace))
+        store = options.pop("store", None) or home / "standfast.db"
+        self.runtime = Runtime(store, agents=known, trace=JsonlTrace(trace))
         self.app: ServerApp = create_app(
             self.runtime,
             sandbox=options.pop("sandbox", None) or Sandbox(data_dir=home),

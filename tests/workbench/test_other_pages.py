@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 from workbench_stage import Workbench, WorkbenchModel
 
 from standfast import Agent, tool
 from standfast.model.capability import ToolManifest
+from standfast.testing.postgres_server import PostgresServer
 from standfast.tools.tool_table import StaticTools
 
 pytestmark = pytest.mark.slow
@@ -209,3 +210,15 @@ def test_operations_show_what_waits_and_what_no_process_runs(stage: Workbench, p
     page.get_by_role("button", name="Prune").click()
     expect(page.locator("#pruned")).to_contain_text("Deleted 0 sessions")
     stage.run(stage.runtime.remove_trigger("nightly"))
+
+
+def test_operations_show_a_postgresql_store_as_well(
+    browser: Browser, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """Ours: the view is the same on every store."""
+    with Workbench(tmp_path, store=postgres.new_url()) as stage, stage.person(browser) as page:
+        stage.say("asks", 'call refund {"order_id": "A1", "cents": 5}')
+        page.goto(f"{stage.url}/operations")
+        expect(page.locator(".card").filter(has_text="Waiting turns")).not_to_contain_text("0")
+        expect(page.get_by_label("Waiting turns")).to_contain_text("asks")
+        expect(page.get_by_label("Records in the store")).to_contain_text("turns")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +14,11 @@ from payloads import PAYLOADS
 from playwright.sync_api import Browser, Page, expect
 from workbench_stage import PIXEL, Workbench
 
+import standfast.workbench
 from standfast import Attachment
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
 WATCH = """
 window.hits = [];
 window.xss = () => { window.hits.push(new Error().stack); return 1; };
@@ -182,6 +187,21 @@ def test_scripts_are_small_and_the_policy_has_no_unsafe_word(stage: Workbench, p
     sizes = [len(gzip.compress(page.request.get(url).body())) for url in scripts]
     assert sum(sizes) <= 40_000
     assert page.locator("[style], style").count() == 0
+
+
+def test_the_scripts_of_others_are_those_that_the_build_hook_pins() -> None:
+    """Ours: they are taken from a registry package, checked by digest, and come with their licences."""
+    static = Path(standfast.workbench.__file__).parent / "static"
+    hook = ast.parse((ROOT / "scripts" / "build_hook.py").read_text(encoding="utf-8"))
+    pinned = next(
+        ast.literal_eval(one.value)
+        for one in hook.body
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "FILES"
+    )
+    assert {path.name for path in static.glob("*.min.js")} == {name for name, _ in pinned.values()}
+    for name, digest in pinned.values():
+        assert hashlib.sha256((static / name).read_bytes()).hexdigest() == digest
+        assert name in (static / "LICENSES.txt").read_text(encoding="utf-8")
 
 
 def test_another_site_can_open_a_page_but_change_nothing(stage: Workbench, page: Page) -> None:
