@@ -222,12 +222,10 @@ class Host:
         await self.answer.wait()
         return self.replies.pop(0)
 
-    checks_output = True
-
     def plain_cell(self, command: RunTool) -> EffectReady | None:
         return None
 
-    async def prepare(self, command: RunTool, begun: bool) -> Prepared:
+    async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
         self.begun.append(begun)
         call_id = command.call.call_id
         if not command.ruled:

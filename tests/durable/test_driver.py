@@ -58,7 +58,7 @@ def test_an_idempotent_call_needs_no_intent(bench: Callable[[], Bench]) -> None:
         driver, host, commands = await one.begin(replied("", "a"), replied("answer"))
         original = host.prepare
 
-        async def prepare(command: RunTool, begun: bool) -> Prepared:
+        async def prepare(command: RunTool, *, begun: bool) -> Prepared:
             await original(command, begun=begun)
             return EffectReady(command, idempotent=True, call=None)
 

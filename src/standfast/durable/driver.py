@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeVar, assert_never
+from typing import Any, Protocol, TypeVar, assert_never
 
 import msgspec
 
@@ -49,7 +49,6 @@ from standfast.model.session import SessionHead, TurnSummary
 from standfast.ports.session_store import CommitRefused, JournalEntry, Lease, QueuedInput, TurnCommit
 
 T = TypeVar("T")
-_UNCHECKED: Final = inputs.OutputCheck()
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -80,9 +79,7 @@ class TurnObserver(Protocol):
 class TurnDriver:
     """One turn under one lease. `drive` is called once, in a task of its own."""
 
-    _interrupt: inputs.Input | None = None
     _retreats = 0
-    _wake: PromptFuture[None] | None = None
     _task: asyncio.Task[object] | None = None
     _asking = False
     """Whether an interrupt cancels what the task awaits."""
@@ -99,6 +96,8 @@ class TurnDriver:
         engine: Callable[[], str] = lambda: "",
     ) -> None:
         self.machine = machine
+        self._interrupt: inputs.Input | None = None
+        self._wake: PromptFuture[None] | None = None
         self._engine = engine
         self.turn_id = machine.turn_id
         self.journal = TurnJournal(
@@ -220,7 +219,7 @@ class TurnDriver:
                 for one in commands:
                     if isinstance(one, RunTool):
                         tools.append(one)
-                    elif isinstance(one, ContinueCell) and one.call.call_id in self.machine.calls.under_way():
+                    elif isinstance(one, ContinueCell) and self.machine.calls.runs(one.call.call_id):
                         self._pure.add(one.call.call_id)
                         self._host.continue_cell(one, self._deliver)
                 return await self._run_tools(tools) if tools else []
@@ -328,11 +327,11 @@ class TurnDriver:
         """Do everything that comes before the executions; plugins rule on several calls at once."""
         prepare, intents = self._host.prepare, self.journal.intents
         if len(commands) > 1 and not commands[0].ruled:
-            begun = [bool(intents) and one.key in intents for one in commands]
-            return await asyncio.gather(*map(prepare, commands, begun))
+            begun = (prepare(one, begun=bool(intents) and one.key in intents) for one in commands)
+            return await asyncio.gather(*begun)
         prepared = []
         for one in commands:
-            prepared.append(await prepare(one, bool(intents) and one.key in intents))
+            prepared.append(await prepare(one, begun=bool(intents) and one.key in intents))
         return prepared
 
     async def _await_effects(self) -> list[Command]:
@@ -397,9 +396,7 @@ class TurnDriver:
 
     async def _complete(self, command: Checkpoint) -> list[Command] | Driven:
         """Finish the turn, unless the answer does not fit or something came in."""
-        output: inputs.OutputCheck | None = _UNCHECKED
-        if self._host.checks_output:
-            output = await self._interruptibly(self._host.check_output(command.text))
+        output = await self._interruptibly(self._host.check_output(command.text))
         if output is None:
             return [command]
         if command.held or output.problem is not None:

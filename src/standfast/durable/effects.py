@@ -94,9 +94,9 @@ class EffectHost(Protocol):
         """Call the model and show what it streams. Cancelling ends the call."""
 
     def plain_cell(self, command: RunTool) -> EffectReady | None:
-        """Return a cell that needs no check before it is executed; None for any other call."""
+        """Return a cell that is executed without `prepare`, as it needs no check; None for any other call."""
 
-    async def prepare(self, command: RunTool, begun: bool) -> Prepared:
+    async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
         """Check a call before it is executed. `begun`: a process that died had journaled its intent."""
 
     def start(self, ready: EffectReady, deliver: Deliver) -> None:
@@ -111,10 +111,6 @@ class EffectHost(Protocol):
 
     async def parking(self) -> inputs.ToolSettled | None:
         """Suspend the turn's cell before the turn waits; if it returns a result, the turn does not wait."""
-
-    @property
-    def checks_output(self) -> bool:
-        """Whether the agent has an output type."""
 
     async def check_output(self, text: str) -> inputs.OutputCheck:
         """Check the model's answer against the agent's output type. Cancelling gives the check up."""

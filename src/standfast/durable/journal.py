@@ -171,13 +171,10 @@ class TurnJournal:
 
     urgent = False
     """Whether something unsaved must be written before the next effect."""
-    lost = False
     held_until_ms: int | None = None
     """Until then, by the boot-time clock, no other process may take the lease. `LeaseKeeper.hold` sets it."""
     _replaced = 0
     _blobs: tuple[port.Blob, ...] = ()
-    _flush_timer: asyncio.TimerHandle | None = None
-    _flushing: asyncio.Task[None] | None = None
 
     def __init__(
         self,
@@ -193,6 +190,9 @@ class TurnJournal:
     ) -> None:
         self.turn_id = turn_id
         self.lease = lease
+        self.lost = False
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._flushing: asyncio.Task[None] | None = None
         self.keeps = services.keeps_journals
         self._states = states or {}
         self.intents = intents
@@ -454,6 +454,7 @@ class LeaseKeeper:
         self.lease_ms = lease_ms
         self.offset_ms = clock.now_ms() - clock.boot_ms()
         self._holders: dict[str, Holder] = {}
+        self._renews = False
         self._task: asyncio.Task[None] | None = None
 
     def now_ms(self) -> int:
@@ -511,7 +512,8 @@ class LeaseKeeper:
         journal = holder.journal
         journal.held_until_ms = journal.lease.until_ms - self.offset_ms
         self._holders[journal.turn_id] = holder
-        if self._task is None:
+        if not self._renews:
+            self._renews = True
             self.start_renewing()
 
     def start_renewing(self) -> None:
@@ -534,6 +536,7 @@ class LeaseKeeper:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
+            self._renews = False
 
     async def _renew_forever(self) -> None:
         rounds = max(1, self.lease_ms // 3000)

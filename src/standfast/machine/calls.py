@@ -200,6 +200,11 @@ class CallTable:
             if call.runs
         ]
 
+    def runs(self, call_id: int) -> bool:
+        """Return whether the call of this id runs."""
+        call = self.unsettled.get(call_id)
+        return call is not None and call.runs
+
     def any_running(self) -> bool:
         return any(call.runs for call in self.unsettled.values())
 

@@ -99,7 +99,6 @@ class Phase(enum.Enum):
 class TurnMachine:
     """The state of one turn. Feed it inputs; execute the commands it returns."""
 
-    phase = Phase.NEW
     turn_id = ""
     nonce = ""
     outcome: Ended | None = None
@@ -136,9 +135,10 @@ class TurnMachine:
     _closing: Ruling | None = None
     """The plugins' ruling on the end of the turn."""
     _ending: Ended | None = None
-    _resumes = 0
 
     def __init__(self) -> None:
+        self.phase = Phase.NEW
+        self._resumes = 0
         self.account = TurnAccount()
         self.calls = CallTable()
         self.entries: list[Entry] = []
@@ -164,20 +164,24 @@ class TurnMachine:
             case Phase.PARKED:
                 return [Park(Waiting(waits=self.calls.waits()))]
             case Phase.PASSING:
-                if not self._asked_plugins:
-                    return [RunHooks(self._checkpoint, self.checkpoints)]
-                if self._checkpoint == "after_work":
-                    return [Checkpoint("after_work", self.checkpoints)]
-                held = bool(self._said)
-                asks = "after_turn" in self._stages and self._closing is None and not held
-                closing = self._closings if asks else 0
-                return [Checkpoint("before_completion", self.checkpoints, self._answer, held, closing)]
+                return [self._passing()]
             case Phase.CLOSING:
                 return [RunHooks("after_turn", self._closings, self._ending)]
             case Phase.NEW | Phase.ENDED:
                 return []
             case _:
                 assert_never(self.phase)
+
+    def _passing(self) -> Command:
+        """Return the command that passes the current checkpoint, or asks plugins before."""
+        if not self._asked_plugins:
+            return RunHooks(self._checkpoint, self.checkpoints)
+        if self._checkpoint == "after_work":
+            return Checkpoint("after_work", self.checkpoints)
+        held = bool(self._said)
+        asks = "after_turn" in self._stages and self._closing is None and not held
+        closing = self._closings if asks else 0
+        return Checkpoint("before_completion", self.checkpoints, self._answer, held, closing)
 
     def refuses_call(self, made: int, uncharged: Sequence[UsageEntry]) -> ErrorObject | None:
         """Return why a plugin, a tool or code may not call a model after *made* calls in all; None if it may.
@@ -541,7 +545,7 @@ class TurnMachine:
         self._asked_plugins = "checkpoint" not in self._stages
         self._closing = None
         self._closings += 1
-        return self.outstanding()
+        return [self._passing()]
 
     def _abort(self, reason: StopReason, error: ErrorObject | str, message: str = "") -> list[Command]:
         """End the turn early with *error*, or with a code and *message*; unsettled calls get CANCELLED."""

@@ -193,13 +193,9 @@ class SteppedCells(ABC):
 class SteppedCell:
     """One cell: the `CellRun` of every engine, and the `StepperHost` of its stepper."""
 
-    stopped: ErrorObject | None = None
-    _was_paused = False
     _ended = _computing = _in_worker = False
     _result: CellEnd | None = None
     _memory_peak: int | None = None
-    _wall_before_ms = 0
-    _made = 0
     _at: int | None = None
     _pending: Collection[int] | None = None
     _argument_bytes = _argument_values = 0
@@ -209,6 +205,9 @@ class SteppedCell:
         self._engine = engine
         self._limits = request.limits
         self.output = Output(request.limits.max_stdout_bytes, self._flooded)
+        self.stopped: ErrorObject | None = None
+        self._was_paused = False
+        self._made = self._wall_before_ms = 0
         self._began_ms = self.now_ms = request.now_ms
         self._started = time.monotonic()
         self._using = threading.Lock()

@@ -159,15 +159,15 @@ class SlotStepper(Generic[W]):
     replayed = False
     wall_grace_s = 0.0
     instructions: int | None = None
-    worker: W | None = None
     _has_slot = _killed = False
+    _others: frozenset[Killable] = frozenset()
 
     def __init__(self, host: StepperHost, slots: WorkerSlots[W]) -> None:
         self._host = host
         self._limits = host.request.limits
         self._slots = slots
         self._killing = threading.Lock()
-        self._others: set[Killable] = set()
+        self.worker: W | None = None
 
     def prepare(self) -> None:
         self.take_worker()
@@ -213,13 +213,13 @@ class SlotStepper(Generic[W]):
 
     def add_process(self, process: Killable) -> None:
         with self._killing:
-            self._others.add(process)
+            self._others |= {process}
             if self._killed:
                 process.kill()
 
     def discard_process(self, process: Killable) -> None:
         with self._killing:
-            self._others.discard(process)
+            self._others -= {process}
 
     def kill(self) -> None:
         """Kill every process of the cell. Callable from any thread."""

@@ -115,7 +115,6 @@ class StandardHost:
             cells = TurnCells(turn)
         self._cells = cells
         self._cell_tool = None if turn.executor is None else turn.executor.cell_tool
-        self.checks_output = turn.output is not None
         self._running: RunningCalls | None = None
         self._judging: set[asyncio.Task[None]] = set()
         self._unresolved: dict[str, StandfastError] = {}
@@ -139,9 +138,8 @@ class StandardHost:
 
     async def check_output(self, text: str) -> OutputCheck:
         output = self._turn.output
-        assert output is not None
-        if not output.runs_code:
-            return output.check(text)
+        if output is None or not output.runs_code:
+            return OutputCheck() if output is None else output.check(text)
         limit_s = self._turn.services.settings.hook_timeout_s
         try:
             async with asyncio.timeout(limit_s):
@@ -191,7 +189,7 @@ class StandardHost:
             return None
         return EffectReady(command, True, None, pure=True)
 
-    async def prepare(self, command: RunTool, begun: bool) -> Prepared:
+    async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
         if command.ruled:
             return self.plain_cell(command) or await self._prepare(command, begun)
         await self._resolve(command.call)
