@@ -368,3 +368,27 @@ def test_an_observer_that_does_not_read_keeps_nothing() -> None:
     for _ in range(MAX_EVENTS):
         feed.publish(TurnBegan(turn_id="t", session_id="s"))
     assert sys.getrefcount(first) == 2  # ours, and the one of asking
+
+
+def test_events_that_no_reader_can_ask_for_are_dropped_when_the_turn_ends(memory: Place) -> None:
+    """Ours: a session at rest keeps no events, unless an observer or a cursor may continue from one."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(StagedModel(flood)))
+            await session.turn("unobserved")
+            live = runtime.live("s")
+            assert live.kept_feed is None
+            before = live.last_seq
+            assert before > 0
+            start = str(await session.cursor())
+            await session.turn("after a cursor was taken")
+            assert live.kept_feed is not None
+            assert live.last_seq > before
+            live.forget()
+            await session.turn("again")
+            assert live.kept_feed is not None
+            seen = await observed(session, 1, start)
+            assert isinstance(seen[0].event, Gap)
+
+    asyncio.run(main())

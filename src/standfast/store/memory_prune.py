@@ -121,8 +121,8 @@ def _texts(tables: Tables) -> Iterator[bytes]:
         yield turn.input
         yield from map(str.encode, turn.blobs)
         yield from (entry.body for entry in turn.journal)
-    for kept in tables.journals.values():
-        yield from rules.journal_texts(*kept)
+    for first, entries, _ in tables.journals.values():
+        yield from rules.journal_texts(first, entries)
     for item in tables.inputs.values():
         yield msgspec.json.encode(item)
     for segment in tables.graph.segments.values():

@@ -497,7 +497,7 @@ class MemorySessionStore:
             tables.add_blobs(commit.blobs)
         tables.change(turn, rules.ended(turn.record, commit.summary, commit.now_ms))
         if commit.journal is not None:
-            tables.journals.keep(commit.turn_id, (turn.input, (*turn.journal, *commit.journal)))
+            tables.journals.keep(commit.turn_id, turn.input, (*turn.journal, *commit.journal))
         tables.close_turn(row, turn)
         # What missed the last checkpoint starts a turn of its own, in its place.
         for item in row.injected() if row.inputs else ():

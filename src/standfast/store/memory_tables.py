@@ -29,8 +29,8 @@ _MAX_JOURNALS: Final = 1_000
 _MAX_JOURNAL_BYTES: Final = 256 << 10
 """How many journals of ended turns are kept, and how large they may be together."""
 
-Journal = tuple[bytes, tuple[JournalEntry, ...]]
-"""The first input of a turn, and its journal."""
+Journal = tuple[bytes, tuple[JournalEntry, ...], int]
+"""The first input of a turn, its journal, and the size of both."""
 
 
 class OpenTurn(msgspec.Struct):
@@ -116,20 +116,19 @@ class KeptJournals(OrderedDict[str, Journal]):
 
     _bytes = 0
 
-    def keep(self, turn_id: str, journal: Journal) -> None:
+    def keep(self, turn_id: str, first: bytes, entries: tuple[JournalEntry, ...]) -> None:
         """Keep the journal of a turn that ends, and drop the oldest if there are too many."""
-        self[turn_id] = journal
-        self._bytes += _size(journal)
+        size = len(first)
+        for entry in entries:
+            size += len(entry.body)
+        self[turn_id] = (first, entries, size)
+        self._bytes += size
         while len(self) > _MAX_JOURNALS or (self._bytes > _MAX_JOURNAL_BYTES and len(self) > 1):
             self.drop(next(iter(self)))
 
     def drop(self, turn_id: str) -> None:
         if (journal := self.pop(turn_id, None)) is not None:
-            self._bytes -= _size(journal)
-
-
-def _size(journal: Journal) -> int:
-    return len(journal[0]) + sum([len(entry.body) for entry in journal[1]])
+            self._bytes -= journal[2]
 
 
 class Tables:
