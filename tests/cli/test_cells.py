@@ -113,7 +113,7 @@ def test_an_error_of_a_cell_is_printed_with_its_line(standfast: Any, says: Calla
     assert ran.stdout == "I divide.\nSorry.\n"
     lines = ran.stderr.splitlines()
     assert "  printed: a b" in lines
-    assert "  note: only the first cell of a reply is run; 1 more in this one did not run" in lines
+    assert "  note: only the first cell of a reply is run; 1 more in this reply did not run" in lines
     assert "  cell 0 ✗ RUNTIME_ERROR: ZeroDivisionError: division by zero (line 3)" in lines
     assert "  cell 1 → 3" in lines
 

@@ -352,7 +352,7 @@ def test_approvals_are_asked_for_on_the_spot(terminal: Callable[..., Terminal], 
     chat.type("e\r")
     chat.expect("JSON: ")
     chat.type('\x15{"order_id": "A1"}\r')
-    assert "do not fit" in chat.expect(question)
+    assert "are invalid" in chat.expect(question)
     chat.type("e\r")
     chat.expect("JSON: ")
     chat.type('\x15{"order_id": "A1", "cents": 7}\r')

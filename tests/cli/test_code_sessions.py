@@ -187,7 +187,7 @@ def test_a_snapshot_is_not_restored_into_an_agent_s_session(standfast: Any, sess
     standfast("chat", "hello")
     name = standfast("sessions", "snapshot", "s", "--json").document["snapshot_id"]
     refused = standfast("sessions", "restore", name, "--session-id", "chat", "--json")
-    assert (refused.status, "is an agent's" in refused.document["error"]["message"]) == (1, True)
+    assert (refused.status, "belongs to an agent" in refused.document["error"]["message"]) == (1, True)
 
 
 def test_each_command_refuses_a_session_of_the_other_kind(standfast: Any, session: str) -> None:
@@ -199,7 +199,7 @@ def test_each_command_refuses_a_session_of_the_other_kind(standfast: Any, sessio
     assert "session 's' runs python code" in talked.document["error"]["message"]
     assert "--session ID" in talked.document["error"]["hint"]
     ran = standfast("run", "-e", "1", "--session-id", "chat", "--json")
-    assert (ran.status, "is an agent's" in ran.document["error"]["message"]) == (1, True)
+    assert (ran.status, "belongs to an agent" in ran.document["error"]["message"]) == (1, True)
     assert ran.document["error"]["hint"]
 
 

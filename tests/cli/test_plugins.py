@@ -121,7 +121,7 @@ def test_a_plugin_is_shown_with_everything_that_it_brings(standfast: Any) -> Non
     (option,) = document["options"]
     assert (option["name"], option["type"], option["default"]) == ("max_items", "int", "50")
     shown = standfast("plugins", "show", "plan").stdout
-    for words in ("max_items", "50", "prompt_contributor", "update_plan(", "plan.set", "how long the plan"):
+    for words in ("max_items", "50", "prompt_contributor", "update_plan(", "plan.set", "largest number"):
         assert words in shown
 
 
@@ -152,7 +152,7 @@ def test_a_class_in_the_current_directory_is_found(
     assert document["options"][0]["default"] is None
     assert "by priority (7)" in standfast("plugins", "show", "tiny_plugin_here:ready").stdout
     refused = standfast("plugins", "show", "tiny_plugin_here:Tiny", "--json")
-    assert "pass the plugin with its options" in refused.document["error"]["hint"]
+    assert "pass an instance with its options" in refused.document["error"]["hint"]
 
 
 @pytest.mark.parametrize(

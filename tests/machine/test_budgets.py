@@ -137,7 +137,7 @@ def test_a_reply_at_a_price_that_is_not_known_ends_a_turn_with_a_limit_on_money(
     """Ours: fail closed; another model may have served it than was asked."""
     turn = Turn(started(max_cost_usd=1), _asks(5, priced=0), settled(1))
     assert turn.tell(AFTER_WORK) == ["commit turn_budget"]
-    assert "what m costs is not known" in turn.stopped().error.message
+    assert "the price of m is unknown" in turn.stopped().error.message
     assert "Runtime(prices={'m': " in (turn.stopped().error.hint or "")
     spent = Ruling(usage=(SPENT,), model_calls=1)
     turn = Turn(started(stages=("prepare",), max_cost_usd=1))
@@ -179,7 +179,7 @@ def test_a_caller_that_may_not_ask_a_model_within_a_turn_gets_the_reason() -> No
     assert [one and one.message for one in refusals] == [
         "the turn made 3 model calls, the limit is 3",
         "the turn cost $2.000000001, the limit is $2.00",
-        "what m costs is not known, so that max_cost_usd cannot be kept",
+        "the price of m is unknown, so max_cost_usd cannot be enforced",
     ]
     machine = Turn(started(max_tokens=10), _asks(1)).machine
     assert machine.refuses_call(2, [line, line]) is not None

@@ -397,7 +397,7 @@ def test_an_input_in_the_wrong_phase_is_refused_in_words_that_help(situation: st
         return
     with pytest.raises(InternalError, match=r"turn .* got .* while") as caught:
         turn.feed(HAPPENINGS[str(wrong.values[1])])
-    assert caught.value.hint == "the journal does not belong to this version of the machine"
+    assert caught.value.hint == "open the session with the version of standfast that wrote its journal"
 
 
 def test_what_is_not_an_input_is_refused_and_never_skipped() -> None:

@@ -621,7 +621,7 @@ def test_a_name_that_could_be_taken_for_another_is_refused(name: str) -> None:
 
 def test_two_servers_of_one_name_are_refused(raw: Raw) -> None:
     """Ours: names cannot shadow each other."""
-    with pytest.raises(InvalidArgument, match="there twice"):
+    with pytest.raises(InvalidArgument, match="two tool sources are named"):
         Agent(ScriptedModel([]), tools=[raw(), raw()])
 
 

@@ -183,7 +183,7 @@ def test_the_message_distinguishes_a_cycle_from_a_large_value() -> None:
     pair = Pair(ring, None)
     pair.right = pair
     for value in (ring, {"a": [ring]}, pair):
-        with pytest.raises(InvalidArgument, match="holds itself") as refused:
+        with pytest.raises(InvalidArgument, match="contains itself") as refused:
             check_bounds(value)
         assert not isinstance(refused.value, ValueTooLarge)
 

@@ -96,7 +96,7 @@ def test_what_is_not_a_list_of_messages_is_refused(answer: Any) -> None:
 )
 def test_a_message_that_cannot_be_written_down_is_refused(message: Message) -> None:
     """Bug: such a message got into the turn, which then could not be stored or not be read again."""
-    assert "cannot be written down" in refused(read_messages, [HI], [HI, message])
+    assert "cannot be stored" in refused(read_messages, [HI], [HI, message])
 
 
 def test_too_many_words_are_refused() -> None:
@@ -158,8 +158,8 @@ def test_a_compaction_is_read() -> None:
 def test_a_wrong_compaction_is_refused() -> None:
     """Ours: a compaction of a wrong type or size is refused."""
     assert "not with ContextCompaction" in refused(read_compaction, "short")
-    assert "written down" in refused(read_compaction, ContextCompaction(seed=("hi",)))  # type: ignore[arg-type]
-    assert "written down" in refused(read_compaction, ContextCompaction(reason=3))  # type: ignore[arg-type]
+    assert "cannot be stored" in refused(read_compaction, ContextCompaction(seed=("hi",)))  # type: ignore[arg-type]
+    assert "cannot be stored" in refused(read_compaction, ContextCompaction(reason=3))  # type: ignore[arg-type]
     assert "limit" in refused(
         read_compaction, ContextCompaction(seed=(UserMessage(content="x" * (5 * MIB)),))
     )

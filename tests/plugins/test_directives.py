@@ -98,7 +98,9 @@ def test_a_directive_is_legal_at_a_stage_or_an_error_that_says_whose(stage: str,
     """Seed: illegal directives for a stage are errors."""
     sample = SAMPLES[kind]
     if (stage, kind) in ILLEGAL:
-        with pytest.raises(PluginFailed, match=f"plugin 'one' failed in {stage}: {kind.__name__} means"):
+        with pytest.raises(
+            PluginFailed, match=f"plugin 'one' failed in {stage}: it must not return {kind.__name__}"
+        ):
             read_directives(hook_of(stage), sample)
     else:
         assert read_directives(hook_of(stage), [sample]) == [PluginOwned("one", sample)]

@@ -81,7 +81,7 @@ def test_a_plugin_may_be_given_in_any_form() -> None:
 def test_an_unknown_name_is_answered_with_a_close_one(install: Install) -> None:
     """Ours: the hint says what to do."""
     install("greeter_three", GREETER, "greeter_three:Greeter")
-    with pytest.raises(InvalidPlugin, match="there is no plugin 'greter'") as caught:
+    with pytest.raises(InvalidPlugin, match="plugin 'greter' is not installed") as caught:
         find_plugin("greter")
     assert caught.value.hint == "did you mean greeter?"
     with pytest.raises(InvalidPlugin) as caught:

@@ -166,7 +166,7 @@ def test_a_damaged_state_is_refused_and_names_its_plugin(
     """Ours: every fault raises a typed error, and stored data stays unchanged."""
     executor = Executor()
     memory = memory_of(executor)
-    with pytest.raises(PluginStateLost, match="the variables of its code cannot be read") as refused:
+    with pytest.raises(PluginStateLost, match="the stored variables of its code cannot be read") as refused:
         memory.restore(entry, fetched)
     assert refused.value.plugin_id == "code"
     assert executor.data == b""

@@ -94,7 +94,7 @@ def test_a_function_without_the_decorator_is_not_a_hook() -> None:
 
 def test_a_wrong_name_is_refused_where_it_is_written_with_a_suggestion() -> None:
     """Seed: names are checked at registration."""
-    with pytest.raises(InvalidPlugin, match="there is no hook 'before_trun'") as caught:
+    with pytest.raises(InvalidPlugin, match="hook 'before_trun' does not exist") as caught:
 
         @hook
         async def before_trun(self: Any, ctx: Any) -> None: ...

@@ -229,7 +229,7 @@ def test_options_that_do_not_fit_are_refused_when_the_session_is_opened(memory: 
     async def main() -> None:
         async with memory.runtime() as runtime:
             agent = Agent(Actor(), protocol=Hop())
-            with pytest.raises(InvalidArgument, match="the options of plugin 'hop' do not fit"):
+            with pytest.raises(InvalidArgument, match="the options of plugin 'hop' are invalid"):
                 await runtime.session("s", agent=agent, options={"hop": {"depth": "far"}})
             assert await runtime.store.turns("s") == []
 
@@ -244,7 +244,7 @@ def test_turn_options_of_another_version_are_an_error() -> None:
     for version in (1, 3):
         with pytest.raises(ProtocolError, match="have version 2, this protocol reads"):
             read_turn_options(good, version, Tuning)
-    with pytest.raises(ProtocolError, match="do not fit"):
+    with pytest.raises(ProtocolError, match="are invalid"):
         read_turn_options(ProtocolTurnOptions(schema_version=2, payload={"depth": "far"}), 2, Tuning)
 
 
@@ -286,7 +286,7 @@ def test_a_session_extension_is_refused_by_default(memory: Place) -> None:
         log = Log()
         async with memory.runtime() as runtime:
             session = await runtime.session("s", agent=Agent(Actor()))
-            with pytest.raises(ProtocolError, match="takes no session extensions"):
+            with pytest.raises(ProtocolError, match="does not support session extensions"):
                 await session.plugins.apply_extension({"a": 1})
             other = await runtime.session("o", agent=Agent(Actor(), protocol=Hop(log)))
             await other.plugins.apply_extension({"a": 1})
@@ -369,7 +369,7 @@ def test_options_survive_being_sent() -> None:
 
 def test_options_of_a_wrong_shape_are_refused() -> None:
     """Seed: decode fails if the options do not fit."""
-    with pytest.raises(InvalidArgument, match="the options of plugin 'hop' do not fit"):
+    with pytest.raises(InvalidArgument, match="the options of plugin 'hop' are invalid"):
         PluginOptions(plugins={"hop": {"depth": "far"}}).decode("hop", Tuning)
 
 

@@ -92,7 +92,7 @@ def test_a_hook_with_other_parameters_is_refused(kind: str) -> None:
     def at_once_wrong(*, only_named: int) -> None: ...
 
     wrong = at_once_wrong if HOOKS[kind].plain else later_wrong
-    with pytest.raises(InvalidPlugin, match=f"the hook {kind} of plugin 'one' has other parameters than"):
+    with pytest.raises(InvalidPlugin, match=f"the hook {kind} of plugin 'one' must have the parameters"):
         to.hook(kind, wrong)
 
 
@@ -102,7 +102,7 @@ def test_a_hook_that_takes_too_much_is_refused() -> None:
 
     async def before_turn(ctx: Any, more: Any) -> None: ...
 
-    with pytest.raises(InvalidPlugin, match=r"has other parameters than \(self, TurnHookContext\)"):
+    with pytest.raises(InvalidPlugin, match=r"must have the parameters \(self, TurnHookContext\)"):
         to.turn.before(before_turn)
 
 
@@ -127,7 +127,7 @@ def test_a_hook_that_is_not_a_function_is_refused(nonsense: Any) -> None:
 def test_an_unknown_hook_is_refused_with_a_suggestion() -> None:
     """Seed: registration checks names."""
     to, _ = registrar()
-    with pytest.raises(InvalidPlugin, match="there is no hook 'before_tool'") as caught:
+    with pytest.raises(InvalidPlugin, match="hook 'before_tool' does not exist") as caught:
         to.hook("before_tool", later)
     assert caught.value.hint == "did you mean before_tool_call?"
     with pytest.raises(InvalidPlugin, match="'turn_done' is not a lifecycle event"):

@@ -110,7 +110,7 @@ def test_a_plain_hook_is_contained_as_well() -> None:
     assert runner.call_plain(hook_of(lambda: 3)) == 3
     with pytest.raises(PluginFailed, match="plugin 'one' failed in before_turn: SystemExit"):
         runner.call_plain(hook_of(broken))
-    with pytest.raises(PluginFailed, match="nothing can be awaited there"):
+    with pytest.raises(PluginFailed, match="its caller cannot await it"):
         runner.call_plain(hook_of(later))
 
 

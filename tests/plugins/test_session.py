@@ -682,7 +682,7 @@ def test_what_an_unknown_plugin_remembers_is_kept_for_it_and_written_back() -> N
     ear = Ear()
     unknown = entry("gone", {"precious": 1}, revision=5)
     session = restored(unknown, entry("rememberer", {"n": 1}), ear=ear)
-    assert ear.reports == [("gone", "restore", "it is not installed; its state is kept for it")]
+    assert ear.reports == [("gone", "restore", "it is not installed; its stored state is kept")]
     snapshot, _ = session.snapshot()
     assert snapshot.plugins["gone"] == unknown
     assert session.snapshot_is_current(snapshot)

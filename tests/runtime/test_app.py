@@ -76,7 +76,7 @@ def test_an_app_is_also_found_as_a_module_of_the_working_directory(
         ("no_shop", "no_shop cannot be imported"),
         (":agent", "does not name an app"),
         ("no_such_module_here:agent", "cannot be imported: ModuleNotFoundError"),
-        ("no/such/file.py:agent", "there is no file"),
+        ("no/such/file.py:agent", "does not exist"),
         ("{file}:missing", "has no 'missing'"),
         ("{file}:nothing", "is list, not an app"),
         ("{file}:text", "is str, not an app"),

@@ -410,7 +410,7 @@ def test_a_validator_of_an_answer_that_never_returns_ends_at_its_limit(memory: P
             limits = UsageLimits(max_output_retries=0)
             agent = agent_of('{"n": 1}', output_type=TYPES["pydantic"], limits=limits)
             session = await runtime.session("s", agent=agent)
-            with pytest.raises(TurnStopped, match=r"it could not be checked within 0\.4 s"):
+            with pytest.raises(TurnStopped, match=r"the check did not end within 0\.4 s"):
                 await session.turn("go")
         assert block.inside
 

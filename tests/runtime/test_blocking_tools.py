@@ -400,7 +400,7 @@ def test_the_error_tells_a_tool_that_uses_the_runtime_to_run_on_its_loop(memory:
             first, second, third = results((await session.turn("go")).messages)
             for refused in (first, second):
                 assert refused.error is not None
-                assert "used on another event loop" in refused.error.message
+                assert "used on a different event loop" in refused.error.message
                 assert '@tool(loop="runtime")' in (refused.error.hint or "")
             assert third.value == 1
 

@@ -113,8 +113,8 @@ def test_an_owner_that_is_stopped_at_any_point_of_a_cell_is_succeeded_and_commit
     [
         ("five", "intents", ("was done 2 times", "it was begun before")),
         ("steps", "execution", ("a cell failed: twice() is neither defined",)),
-        ("order", "order", ("the code called price() where it had called price() with other arguments",)),
-        ("chance", "chance", ("the code called price() where it had called price() with other arguments",)),
+        ("order", "order", ("called price() where it had called price(), or with other arguments",)),
+        ("chance", "chance", ("called price() where it had called price(), or with other arguments",)),
     ],
 )
 def test_a_runtime_with_a_defect_is_found_out(

@@ -174,7 +174,7 @@ def test_finish_inside_run_code_is_checked_against_the_output_type(memory: Place
             result = await (await runtime.session("s", agent=agent)).turn("go")
             assert result.output == 3
             first, second = reports(result.messages)
-            assert "does not fit" in str(first.error)
+            assert "is not valid" in str(first.error)
             assert second.finished
 
     asyncio.run(main())

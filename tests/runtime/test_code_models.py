@@ -85,4 +85,4 @@ def test_an_answer_that_does_not_fit_its_schema_is_an_exception_of_the_code() ->
     """)
     result = coder(ask, '{"m": 1}', '```json\n{"n": 2}\n```', "Two.").run_sync("go")
     assert outcomes(result.messages) == [2]
-    assert "does not fit the schema" in result.messages[2].value["stdout"]
+    assert "does not match the schema" in result.messages[2].value["stdout"]

@@ -155,7 +155,7 @@ def test_a_sandbox_cannot_run_code_in_a_session_of_an_agent(tmp_path: Path) -> N
     with BlockingSandbox(data_dir=tmp_path) as box:
         refused = box.run("1", session="s")
     assert refused.error is not None
-    assert "is an agent's" in refused.error.message
+    assert "belongs to an agent" in refused.error.message
 
 
 def test_a_session_is_traced(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_what_a_turn_says_in_place_of_instructions_replaces_the_function_too(mem
 
 @pytest.mark.parametrize(
     ("function", "problem"),
-    [(lambda ctx: 1 / 0, "ZeroDivisionError"), (lambda ctx: 5, "returned int, not a text")],
+    [(lambda ctx: 1 / 0, "ZeroDivisionError"), (lambda ctx: 5, "must return a str, got int")],
 )
 def test_a_function_that_fails_keeps_the_turn_from_beginning(
     memory: Place, function: Any, problem: str
@@ -119,5 +119,5 @@ def test_a_function_that_fails_keeps_the_turn_from_beginning(
 
 def test_what_is_neither_text_nor_function_is_refused() -> None:
     """Ours: the error is raised when the agent is made."""
-    with pytest.raises(InvalidArgument, match="neither text nor a function"):
+    with pytest.raises(InvalidArgument, match="must be a str or a function"):
         Agent(EchoModel(), instructions=5)  # type: ignore[call-overload]

@@ -96,7 +96,7 @@ def test_with_a_schema_the_answer_is_a_value(memory: Place, answer: str) -> None
 
 @pytest.mark.parametrize(
     ("answer", "told"),
-    [("no idea", "did not answer with JSON"), ('{"late": 3}', "does not fit the schema"), ("", "JSON")],
+    [("no idea", "did not answer with JSON"), ('{"late": 3}', "does not match the schema"), ("", "JSON")],
 )
 def test_an_answer_that_does_not_fit_is_a_value_error(memory: Place, answer: str, told: str) -> None:
     """Ours: code can catch it and ask again."""

@@ -265,7 +265,7 @@ def test_the_end_of_a_turn_cannot_be_ended(memory: Place) -> None:
             stopped = await session.turn("hello").settled()
             assert stopped.error is not None
             assert stopped.error.code == "PLUGIN_ERROR"
-            assert "AbortTurn means nothing there" in stopped.error.message
+            assert "it must not return AbortTurn" in stopped.error.message
             assert (await session.turn("hello")).output == "ok"
 
     asyncio.run(main())

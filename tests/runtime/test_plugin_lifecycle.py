@@ -521,7 +521,7 @@ def test_a_protocol_that_fails_over_appended_nodes_fails_the_call(memory: Place,
             )
             with pytest.raises(PluginFailed, match=r"'ours' failed in append_session_nodes.*idea") as caught:
                 await added
-            assert "do not append them again" in (caught.value.hint or "")
+            assert "do not append the nodes again" in (caught.value.hint or "")
             assert await session.messages() == [note]
 
     asyncio.run(main())
@@ -542,7 +542,7 @@ def test_extensions_are_the_protocols_own_business(memory: Place) -> None:
     async def main() -> None:
         async with memory.runtime() as runtime:
             plain = await runtime.session("plain", agent=Agent(ObedientModel()))
-            with pytest.raises(ProtocolError, match="takes no session extensions"):
+            with pytest.raises(ProtocolError, match="does not support session extensions"):
                 await plain.plugins.apply_extension({"a": 1})
             heard: list[Any] = []
             session = await runtime.session("s", agent=speaking(Takes(heard)))

@@ -477,7 +477,7 @@ def test_a_source_that_cannot_show_what_it_lists_fails_the_turn_and_not_the_sess
             session = await runtime.session("s", agent=clerk())
             source = Moody("extra")
             await session.tools.add_source("live", source)
-            with pytest.raises(StandfastError, match="'live' lists the tool 'extra' and cannot resolve it"):
+            with pytest.raises(StandfastError, match="'live' lists the tool 'extra' but cannot resolve it"):
                 await session.turn("hello")
             source.broken = False
             unfinished = await session.resume()

@@ -109,7 +109,7 @@ def test_a_limit_on_money_is_refused_before_there_is_a_turn_if_no_price_is_known
         model = staged(Usage(input=5))
         async with memory.runtime() as runtime:
             session = await runtime.session("s", agent=Agent(model))
-            with pytest.raises(NotConfigured, match="no price is known for staged:one") as caught:
+            with pytest.raises(NotConfigured, match="needs the price of staged:one") as caught:
                 await session.turn("hi", limits=UsageLimits(max_cost_usd=1))
             assert "Runtime(prices={'staged:one'" in (caught.value.hint or "")
             assert "standfast[prices]" in (caught.value.hint or "")
@@ -135,7 +135,7 @@ def test_a_turn_that_is_taken_over_where_no_price_is_known_stays_unfinished(plac
         async with place.runtime() as second:
             session = await second.session("s", agent=agent)
             (approval,) = await session.approvals()
-            with pytest.raises(NotConfigured, match="no price is known"):
+            with pytest.raises(NotConfigured, match="needs the price of"):
                 await session.approve(approval.approval_id)
             assert [one.state for one in await session.turns()] != [TurnState.ENDED]
         async with place.runtime(prices=PRICES) as third:

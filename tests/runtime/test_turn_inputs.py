@@ -267,7 +267,7 @@ def test_a_queued_input_whose_turn_cannot_begin_is_reported_and_retried_less_and
         asyncio.run(main())
     told = [record.getMessage() for record in caplog.records if "could not be run" in record.getMessage()]
     assert len(told) == 1
-    assert "no price is known" in told[0]
+    assert "needs the price of" in told[0]
 
 
 @pytest.mark.parametrize("keeper_has", ["begun", "ended"])

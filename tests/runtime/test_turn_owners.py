@@ -79,7 +79,7 @@ def test_a_session_that_another_agent_opened_leaves_a_decided_turn_alone(place: 
             turn = await session.resume()
             assert turn is not None
             with pytest.raises(
-                WrongAgent, match="belongs to agent 'shop', and this is agent 'other'"
+                WrongAgent, match="belongs to agent 'shop', but this is agent 'other'"
             ) as error:
                 await turn
             assert error.value.owner == "shop"
@@ -244,5 +244,5 @@ def test_an_agent_of_the_same_name_with_other_tools_or_models_leaves_the_turn_pa
 
 def test_a_runtime_refuses_two_agents_of_one_name() -> None:
     """Bug: the last one won, and resumed the turns of the others."""
-    with pytest.raises(InvalidArgument, match="two agents of the name 'shop'"):
+    with pytest.raises(InvalidArgument, match="two agents named 'shop'"):
         Runtime(agents=[shop(), shop()])

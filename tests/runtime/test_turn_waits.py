@@ -76,7 +76,7 @@ def test_a_person_may_change_the_arguments(place: Place) -> None:
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=agent_of(*PAYING, tools=[pay]))
             wait = (await session.turn("pay")).waits[0]
-            with pytest.raises(InvalidArgument, match="do not fit"):
+            with pytest.raises(InvalidArgument, match="are invalid"):
                 await session.approve(wait.wait_id, arguments={"cents": "many"})
             result = await session.approve(wait.wait_id, arguments={"cents": 3})
             assert results(result.messages) == ["paid 3"]

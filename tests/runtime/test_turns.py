@@ -315,7 +315,7 @@ def test_a_runtime_is_opened_once(memory: Place) -> None:
 
     async def main() -> None:
         async with memory.runtime() as runtime:
-            with pytest.raises(InvalidArgument, match="open already"):
+            with pytest.raises(InvalidArgument, match="already open"):
                 await runtime.__aenter__()
 
     asyncio.run(main())
@@ -329,7 +329,7 @@ def test_tasks_that_enter_a_runtime_while_it_opens_wait_for_that(tmp_path: Path)
         entered = await asyncio.gather(*(runtime.__aenter__() for _ in range(5)))
         assert entered == [runtime] * 5
         assert await runtime.sessions() == []
-        with pytest.raises(InvalidArgument, match="open already"):
+        with pytest.raises(InvalidArgument, match="already open"):
             await runtime.__aenter__()
         await runtime.close()
 

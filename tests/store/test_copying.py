@@ -154,10 +154,10 @@ def test_a_target_with_sessions_of_its_own_is_refused(makers: tuple[Make, Make])
     source, target = first(), second()
     asyncio.run(fill(source))
     asyncio.run(target.open_session(a_head("mine")))
-    with pytest.raises(InvalidArgument, match="the target has sessions already"):
+    with pytest.raises(InvalidArgument, match="the target already has sessions"):
         copy(source, target)
     copy(source, finished := second())
-    with pytest.raises(InvalidArgument, match="the target has sessions already"):
+    with pytest.raises(InvalidArgument, match="the target already has sessions"):
         copy(source, finished)
 
 

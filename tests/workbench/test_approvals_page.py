@@ -125,9 +125,9 @@ def test_edited_arguments_that_do_not_fit_are_refused(stage: Workbench, page: Pa
     page.get_by_text("Edit the arguments").click()
     page.get_by_label("As JSON").fill('{"order_id": "A1", "cents": "many"}')
     page.get_by_role("button", name="Approve").click()
-    expect(page.locator("#toasts")).to_contain_text("do not fit")
+    expect(page.locator("#toasts")).to_contain_text("are invalid")
     expect(page.locator(".diff ins")).to_contain_text("many")
-    expect(page.locator("#toasts")).to_contain_text("do not fit")
+    expect(page.locator("#toasts")).to_contain_text("are invalid")
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
     stage.run(stage.runtime.deny(one))
 

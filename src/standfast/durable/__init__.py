@@ -1,1 +1,1 @@
-"""Turns that survive their process: execute-or-replay over a journal, under a lease."""
+"""Durable turns: each effect is executed once or replayed from the turn's journal, under a lease."""

@@ -1,19 +1,19 @@
-"""Drives one turn from where it stands to its end, or to where it waits.
+"""The turn driver: executes a turn's commands until the turn ends or parks.
 
 Theory of operation
 -------------------
-The driver feeds the machine and executes its commands through an `EffectHost`. What it feeds is noted in the
-turn's journal, which is written at the latest moment that the rules allow (see `journal`). A plain turn costs
-two transactions: its input and its end.
+The driver feeds inputs to the machine and executes the commands it returns through an `EffectHost`. It notes
+every input in the turn's journal, which is written as late as the rules allow (see `journal`). A turn without
+tool calls costs two transactions: one for its first input and one for its end.
 
 Rules
 -----
-1. An input is durable before any command that follows from it touches the world.
-2. An effect that is not idempotent is journaled as an intent before it begins. What plugins remember is
-   journaled together with the inputs that made them remember it.
-3. The last reply and the commit are one transaction. It is refused if something was injected or the turn
-   was cancelled in between: either is then handled, so that each wins or loses once.
-4. A process that lost the lease writes nothing and stops.
+1. An input is durable before any command that follows from it has an external effect.
+2. An effect that is not idempotent is journaled as an intent before it begins. A plugin's changed state is
+   journaled together with the input that changed it.
+3. The model's last reply and the end of the turn are written in one transaction. The store refuses it if a
+   message was injected or the turn was cancelled in the meantime; the driver then handles that first.
+4. A process that has lost its lease writes nothing more and stops.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Parked(msgspec.Struct, frozen=True):
-    """The turn waits; any process may resume it when a wait ends."""
+    """The turn is waiting; any process may resume it when one of its waits ends."""
 
     summary: TurnSummary
 
@@ -68,21 +68,21 @@ Driven = Committed | Parked
 
 
 class TurnObserver(Protocol):
-    """Sees what happens to a turn, as it happens."""
+    """A callback interface for the inputs, commands and tool calls of a running turn."""
 
     def fed(self, given: inputs.Input, following: Sequence[Command]) -> None:
-        """The machine was fed *given* and returned *following*."""
+        """Observe that the machine was fed *given* and returned the commands *following*."""
 
     def running(self, command: RunTool) -> None: ...
 
 
 class TurnDriver:
-    """One turn under one lease. `drive` is called once, in a task of its own."""
+    """The driver of one turn under one lease. Call `drive` once, in a task of its own."""
 
     _retreats = 0
     _task: asyncio.Task[object] | None = None
     _asking = False
-    """Whether an interrupt cancels what the task awaits."""
+    """Whether an interrupt cancels the task, which is awaiting work that may be abandoned."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class TurnDriver:
         self._pure: set[int] = set()
 
     async def drive(self, commands: list[Command]) -> Driven:
-        """Execute *commands* and what follows from them, to the end."""
+        """Execute *commands* and all that follow from them, until the turn ends or parks."""
         self._task, timer = asyncio.current_task(), None
         if (deadline := self.machine.account.deadline_ms) is not None:
             timer = asyncio.get_running_loop().call_later(
@@ -142,12 +142,12 @@ class TurnDriver:
             if timer is not None:
                 timer.cancel()
             if self.journal.flushes:
-                with contextlib.suppress(StoreError):  # the turn broke already, or nothing is left to write
+                with contextlib.suppress(StoreError):  # the turn has failed already, or has ended
                     await self.journal.end_flushing()
-            self.journal.on_cancel = self._task = None  # without cycles the turn is freed now
+            self.journal.on_cancel = self._task = None  # breaks reference cycles: the turn is freed now
 
     def resume(self, ended: Iterable[tuple[str, WaitOutcome]], *, cancelled: bool) -> list[Command]:
-        """Feed the waits that have *ended* since the turn was parked or left; return the commands."""
+        """Feed the waits that *ended* while no process drove the turn; return the commands to execute."""
         now = self._now()
         self.feed(inputs.Resumed(at_ms=now))
         for wait_id, outcome in ended:
@@ -162,7 +162,8 @@ class TurnDriver:
             return []
         if isinstance(given, inputs.ToolSettled) and self.machine.calls.lacks_result(given.call_id):
             self._host.settled(given)
-        # What plugins remember stands beside what made them remember it: other hooks may still be running.
+        # Journal changed plugin states next to this input, not later: hooks that run meanwhile may change
+        # them.
         if states := self._host.changed_states(given):
             self.journal.note_states(states)
         following = self.machine.feed(given)
@@ -170,14 +171,14 @@ class TurnDriver:
             self._observer.fed(given, following)
         return following
 
-    # Called from outside, on the loop of the turn
+    # Called by other components, on the turn's event loop
 
     def request_cancel(self) -> None:
-        """End the turn soon. The request is stored already."""
+        """Cancel the turn as soon as possible. The caller has already stored the request."""
         self._break_in(inputs.CancelRequested(at_ms=self._now()))
 
     def lose(self) -> None:
-        """Stop and write nothing more: the lease is gone."""
+        """Stop the turn without writing anything more, because its lease was lost."""
         self.journal.lost = True
         self._break_in(inputs.CancelRequested(at_ms=self._now()))
 
@@ -185,7 +186,7 @@ class TurnDriver:
         if self._interrupt is not None:
             return
         self._interrupt = given
-        # Not at once: the model's provider may be the one that asks for it, in the task that is to be ended.
+        # Deferred, because the caller may be the model provider, running in the very task to cancel.
         asyncio.get_running_loop().call_soon(
             lambda: self._asking and self._task is not None and self._task.cancel()
         )
@@ -195,7 +196,8 @@ class TurnDriver:
     def _deliver(self, given: inputs.Input | EffectWaits, /, *, at_once: bool = False) -> None:
         self._inbox.append(given)
         if self._wake is not None and not self._wake.done():
-            # Results of calls that run may come in the same cycle of the loop: they are journaled together.
+            # While several calls run, wait for the next loop cycle, to journal results that arrive together
+            # at once.
             self._wake.set_result(None, at_once=at_once and len(self.machine.calls.under_way()) == 1)
 
     # Executing
@@ -252,12 +254,12 @@ class TurnDriver:
         return await self._feed_outcome(command, self._host.run_hooks(command))
 
     async def _feed_outcome(self, command: Command, work: Coroutine[Any, Any, inputs.Input]) -> list[Command]:
-        """Do *work* and feed its outcome; if it was interrupted, *command* has still to be executed."""
+        """Await *work* and feed its outcome; if it was interrupted, return *command* to be executed again."""
         outcome = await self._interruptibly(work)
         return [command] if outcome is None else self.feed(outcome)
 
     async def _call_later(self, command: CallModel) -> inputs.Input:
-        # The delay began with the failure, maybe in another process.
+        # The delay counts from the failure, which may have happened in another process.
         since_failure_ms = self._now() - self.machine.failed_at_ms
         left_ms = min(command.delay_ms, command.delay_ms - since_failure_ms)
         if left_ms > 0:
@@ -265,7 +267,7 @@ class TurnDriver:
         return await self._host.call_model(command)
 
     async def _interruptibly(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Do *work*; None if it was interrupted because the turn is to end."""
+        """Await *work* and return its result, or None if a cancellation or the deadline interrupted it."""
         if self._interrupt is not None:
             work.close()
             return None
@@ -286,7 +288,7 @@ class TurnDriver:
         if prepared is None:
             return [*commands]
         ready: list[EffectReady] = []
-        # What plugins remember after these calls' hooks contains what they remember of results that came in.
+        # Feed the results that have arrived first: the plugin states after these hooks already include them.
         following = self._feed_arrived() if self._inbox else []
         if following and any(isinstance(one, StopEffects) for one in following):
             return following
@@ -302,10 +304,10 @@ class TurnDriver:
                     self.journal.note_wait(one.wait, one.approval)
                     now, wait_id = self._now(), one.wait.wait_id
                     opened = self.feed(inputs.WaitOpened(at_ms=now, wait=one.wait))
-                    if one.granted is not None:  # the wait is over, so the turn does not park
+                    if one.granted is not None:  # a grant has approved the call, so the turn does not park
                         opened = self.feed(inputs.WaitEnded(at_ms=now, wait_id=wait_id, outcome=one.granted))
                     following += opened
-        # A wait is written by the park itself, unless the host needs time before that.
+        # Parking writes the waits, so save them now only if the host has to suspend a cell before it parks.
         must_save = not ready and not (
             any(isinstance(one, Park) for one in following) and self._host.parks_at_once
         )
@@ -324,7 +326,7 @@ class TurnDriver:
         return following or await self._await_effects()
 
     async def _prepare_all(self, commands: list[RunTool]) -> list[Prepared]:
-        """Do everything that comes before the executions; plugins rule on several calls at once."""
+        """Prepare each call for execution. Plugins rule on several new calls concurrently."""
         prepare, intents = self._host.prepare, self.journal.intents
         if len(commands) > 1 and not commands[0].ruled:
             begun = (prepare(one, begun=bool(intents) and one.key in intents) for one in commands)
@@ -335,7 +337,7 @@ class TurnDriver:
         return prepared
 
     async def _await_effects(self) -> list[Command]:
-        if self._inbox:  # a cell has run to its end, or to its next call, when it was started
+        if self._inbox:  # starting a cell may run it to its end, or to its next call
             return self._feed_arrived()
         journal = self.journal
         under_way = self.machine.calls.under_way() if self._pure else ()
@@ -362,12 +364,13 @@ class TurnDriver:
     # Checkpoints and ends
 
     async def _pass(self, command: Checkpoint, output: inputs.OutputCheck) -> list[Command]:
-        """Save, and claim what was injected, in one transaction."""
+        """Write the journal and claim the injected messages, in one transaction."""
         now = self._now()
         key = command.key
         finishes = command.kind == "before_completion" and output.problem is None and not command.held
-        # An entry that says only that an injected message was withdrawn: the checkpoint is not passed. Only a
-        # commit may finish a turn, because it alone is refused if more has come in the meantime.
+        # Written if the injected message was withdrawn before it could be claimed: the checkpoint is not
+        # passed and is tried again. Only a commit may finish a turn, because a commit is refused if another
+        # message has been injected in the meantime.
         self._retreats += 1
         retreat_key = f"{key}.retreat.{self.journal.lease.fence}.{self._retreats}"
 
@@ -388,14 +391,14 @@ class TurnDriver:
         if entry.key == retreat_key:
             return [command]
         self.journal.keys.add(key)
-        passed = made[-1]  # a store that repeats a write makes it again
+        passed = made[-1]  # a store that retries its transaction calls `make` again
         following = self.machine.feed(passed)
         if self._observer is not None:
             self._observer.fed(passed, following)
         return following
 
     async def _complete(self, command: Checkpoint) -> list[Command] | Driven:
-        """Finish the turn, unless the answer does not fit or something came in."""
+        """Finish the turn, unless the answer does not match the output type or a message was injected."""
         output = await self._interruptibly(self._host.check_output(command.text))
         if output is None:
             return [command]
@@ -418,7 +421,7 @@ class TurnDriver:
         return self.feed(inputs.CancelRequested(at_ms=self._now()))
 
     async def _write_end(self, outcome: Ended, *, tolerant: bool) -> Committed | CommitRefused:
-        """Commit. Unless *tolerant*, a plugin whose state cannot be kept is an error."""
+        """Commit the turn. Raise if a plugin cannot snapshot; if *tolerant*, keep its previous state."""
         journal = self.journal
         await self._host.finalizing(outcome)
         if journal.flushes:
@@ -447,7 +450,7 @@ class TurnDriver:
         return Committed(written, summary)
 
     def _next_inputs(self, outcome: Ended) -> tuple[QueuedInput, ...]:
-        """Return the inputs of later turns: a new frame's task, and what plugins want said after the turn."""
+        """Return the inputs of later turns: a new frame's task and the messages that plugins enqueued."""
         messages = self.machine.next_messages()
         if not messages and not isinstance(outcome, FrameSwitched):
             return ()
@@ -475,14 +478,14 @@ class TurnDriver:
         summary = self.machine.summary(outcome)
         if self.machine.calls.any_cells():
             summary = msgspec.structs.replace(summary, engine=self._engine())
-        journal.note_states(self._host.changed_states(None))  # what the host has changed since
+        journal.note_states(self._host.changed_states(None))  # those that changed while the host was parking
         save = journal.take()
         await journal.write(self._services.store.park, journal.lease, save, summary)
         return Parked(summary)
 
 
 def _still_wanted(commands: list[Command]) -> list[Command]:
-    """Return the commands that still count: if the turn ends or is past its calls, none from before that."""
+    """Drop the tool calls that precede a later step, and everything that precedes a `StopEffects`."""
     for at, command in enumerate(commands):
         if isinstance(command, StopEffects):
             return commands[at:]

@@ -1,7 +1,7 @@
 """The port through which the driver executes a turn's commands.
 
-A protocol provides the host: that of the standard protocol calls models and native tools. The host does
-things; it decides nothing that the journal would have to know, except by what it returns.
+Each protocol provides a host; that of the standard protocol calls models and native tools. The host acts on
+the driver's behalf. Every decision it makes that must be journaled is part of a value it returns.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from standfast.ports.session_store import Blob, JournalEntry, StateRecord
 
 
 class EffectReady(msgspec.Struct, frozen=True):
-    """A call that may be executed. One that is not idempotent is journaled as an intent first.
+    """A call that may be executed. If it is not idempotent, the driver journals an intent first.
 
-    A `pure` one touches nothing by itself, so that nothing need be on disk before it: a cell is such a call,
-    and a tool that only computes.
+    A `pure` call has no external effect of its own (a cell, or a tool that only computes), so it may start
+    before the journal is written.
     """
 
     command: RunTool
@@ -39,9 +39,9 @@ class EffectSettled(msgspec.Struct, frozen=True):
 
 
 class EffectWaits(msgspec.Struct, frozen=True):
-    """A call that has to wait; with the request to a person, if it waits for one.
+    """A call that has to wait, with its approval request if it waits for a person.
 
-    `granted`: the request was approved by a grant as it was made, so that the wait is over at once.
+    If a grant approved the request immediately, `granted` is that approval and the wait is already over.
     """
 
     wait: Wait
@@ -51,18 +51,21 @@ class EffectWaits(msgspec.Struct, frozen=True):
 
 
 class Deliver(Protocol):
-    """Takes the outcome of an effect. Called on the loop of the turn."""
+    """The callback that receives an effect's outcome, on the turn's event loop."""
 
     def __call__(self, given: inputs.Input | EffectWaits, /, *, at_once: bool = False) -> None:
-        """Note an input. With *at_once* the turn may continue within this call: it is the effect's last."""
+        """Queue an input for the machine.
+
+        An effect's last call may pass *at_once*: the turn may then continue within this call.
+        """
 
 
 Prepared = EffectReady | EffectSettled | EffectWaits
-"""A call before its execution; `ruled` is what plugins have just decided about it."""
+"""A call checked before its execution; `ruled` is the plugins' ruling on it, if they have just made one."""
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The state that is written with the end of a turn, if it has changed, and the blobs it needs."""
+    """The session state to write when the turn ends, if it has changed, and the blobs it needs."""
 
     state: StateRecord | None = None
     blobs: tuple[Blob, ...] = ()
@@ -70,50 +73,50 @@ class Kept(msgspec.Struct, frozen=True):
 
 class EffectHost(Protocol):
     async def run_hooks(self, command: RunHooks) -> inputs.HooksRan:
-        """Run the plugins' hooks of a stage. Their errors are part of the ruling, never raised."""
+        """Run the plugins' hooks for a stage. Their errors become part of the ruling and are never raised."""
 
     async def prepare_call(self, command: PrepareCall) -> inputs.CallPrepared:
         """Let plugins prepare the next model call."""
 
     async def finalizing(self, outcome: Ended) -> None:
-        """Tell plugins that the turn is about to be committed. Nothing follows from it."""
+        """Notify plugins that the turn is about to be committed. They cannot change anything any more."""
 
     def settled(self, given: inputs.ToolSettled) -> None:
-        """Note a result that is about to be fed: from here on the state that a cell has left counts."""
+        """Note a result that is about to be fed, and adopt the state of the cell that produced it."""
 
     def changed_states(self, given: inputs.Input | None = None) -> tuple[JournalEntry, ...]:
-        """Return the plugin states that changed since the last call: those that *given* changed, or all."""
+        """Return the plugin states changed since the last call: those changed by *given*, if it is passed."""
 
     def take_blobs(self) -> tuple[Blob, ...]:
-        """Return the attachments that were not returned before."""
+        """Return the attachments that no earlier call has returned."""
 
     async def kept(self, *, tolerant: bool) -> Kept:
-        """Return what is kept. Raise if a plugin cannot snapshot; if *tolerant*, keep its previous state."""
+        """Return the state to store. Raise if a plugin cannot snapshot; if *tolerant*, use its last state."""
 
     async def call_model(self, command: CallModel) -> inputs.ModelReplied | inputs.ModelFailed:
-        """Call the model and show what it streams. Cancelling ends the call."""
+        """Call the model and publish the events it streams. Cancelling the task ends the call."""
 
     def plain_cell(self, command: RunTool) -> EffectReady | None:
         """Return a cell that is executed without `prepare`, as it needs no check; None for any other call."""
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
-        """Check a call before it is executed. `begun`: a process that died had journaled its intent."""
+        """Check a call before it is executed. *begun*: a process that died had journaled its intent."""
 
     def start(self, ready: EffectReady, deliver: Deliver) -> None:
         """Execute a call; its `ToolSettled` or `WaitOpened` is delivered once, never from within `start`."""
 
     def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
-        """Continue a cell, or run it again up to there. Its outcome is delivered as with `start`."""
+        """Resume a paused cell, or rerun it up to its pause. Its outcome is delivered as by `start`."""
 
     @property
     def parks_at_once(self) -> bool:
-        """Whether `parking` has nothing to do."""
+        """Whether `parking` would do nothing, because no cell has to be suspended."""
 
     async def parking(self) -> inputs.ToolSettled | None:
-        """Suspend the turn's cell before the turn waits; if it returns a result, the turn does not wait."""
+        """Suspend the turn's cell before the turn parks; if this returns a result, the turn does not park."""
 
     async def check_output(self, text: str) -> inputs.OutputCheck:
-        """Check the model's answer against the agent's output type. Cancelling gives the check up."""
+        """Check the model's answer against the agent's output type. Cancelling abandons the check."""
 
     def stop(self) -> None:
-        """End the effects under way and deliver nothing more."""
+        """Cancel all running effects and deliver no more outcomes."""

@@ -2,24 +2,25 @@
 
 Theory of operation
 -------------------
-`TurnJournal` notes what the driver feeds to the machine and writes it at the latest moment that the rules
-allow: before the next effect. So a reply and the intents of the calls it asks for are one transaction,
-results that arrive together are one, and the last reply is written by the commit itself. `replay` reads a
-journal back into a machine that stands where the dead process stood. `LeaseKeeper` renews the leases of all
-turns that run in this process.
+`TurnJournal` buffers the inputs that the driver feeds to the machine and writes them as late as the rules
+allow: before the next effect. So a reply and the intents of the calls it requests are one transaction,
+results that arrive together are one, and the commit itself writes the last reply. `replay` feeds a stored
+journal to a fresh machine, which then has the state it had in the process that died. `LeaseKeeper` renews the
+leases of all turns that run in this process.
 
-What plugins said, where nothing follows from it, may wait for a moment (`_FLUSH_S`): if the step after it is
-over sooner, both are written at once. So may everything while only code runs, or tools that only compute:
-they touch nothing.
+A hook ruling that requests nothing may be written a moment later (`_FLUSH_S`): if the next step takes less
+time, one transaction writes both. The same holds for everything while only cells and pure tools run, because
+they have no external effects.
 
 Rules
 -----
-1. The key of an input names the effect whose outcome it is, not its time. So calls that run at once may
-   finish in any order, and no order of recovery gives one the result of another.
+1. An input's key names the effect that produced it, not its position. So concurrent calls may finish in any
+   order, and recovery never assigns one call's result to another.
 2. A later write never overtakes an earlier one.
-3. A process that lost the lease writes nothing.
-4. A write that fails because the store cannot be written now (disk full, I/O error, locked) is repeated while
-   the lease holds: what this process knows, such as the result of a payment, is not given up for one error.
+3. A process that has lost the lease writes nothing.
+4. A write that fails because the store is temporarily unavailable (disk full, I/O error, locked) is retried
+   while the lease holds, so that one error does not lose a result that only this process has, such as that of
+   a payment.
 """
 
 from __future__ import annotations
@@ -49,33 +50,33 @@ from standfast.ports.clock import Clock
 P = ParamSpec("P")
 T = TypeVar("T")
 MakeCheckpoint = Callable[[tuple[port.QueuedInput, ...]], port.JournalEntry]
-"""Makes the entry of a checkpoint of the injected messages that are claimed with it."""
+"""A function that makes a checkpoint's journal entry from the injected messages that it claims."""
 log: Final = logging.getLogger("standfast")
 
 _FIRST_RETRY_S: Final = 0.05
 _LONGEST_RETRY_S: Final = 2.0
 
 _FLUSH_S: Final = 0.005
-"""How long an input from which nothing follows may wait to be written."""
+"""How long the write of an input may be delayed if no external effect follows from it."""
 
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.25
 HEARTBEAT_MS: Final = 20_000
-"""How often a process writes the records of tasks that it runs."""
+"""How often a process updates the records of the tasks it is running."""
 SILENT_MS: Final = 90_000
-"""After this time without a write, a task on another machine counts as abandoned."""
+"""After this time without an update of its record, a task on another machine counts as abandoned."""
 _owners: Final[set[str]] = set()
 _numbers: Final = itertools.count(1)
 
 
 def task_input_id(turn_id: str) -> str:
-    """Return the id of the queued input with which the turn *turn_id* starts the next one, in a new frame."""
+    """Return the id of the input that *turn_id* enqueues to start the next turn, in a new frame."""
     return f"{turn_id}.task"
 
 
 def key_of(given: inputs.Input, machine: TurnMachine, fence: int) -> str:
-    """Return the key of an input that *machine* is about to be fed."""
-    match given:  # the most frequent first
+    """Return the journal key of an input that is about to be fed to *machine*."""
+    match given:  # most frequent inputs first
         case inputs.ToolSettled(call_id=call_id):
             return f"tool.{call_id}"
         case inputs.ModelReplied() | inputs.ModelFailed():
@@ -113,7 +114,7 @@ def key_of(given: inputs.Input, machine: TurnMachine, fence: int) -> str:
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """The machine, the keys of what is journaled already, the effects that were begun, and the states."""
+    """A replayed machine, with the journal's input keys, its intents and the plugin states in it."""
 
     machine: TurnMachine
     keys: set[str]
@@ -124,7 +125,7 @@ class Replayed(msgspec.Struct, frozen=True):
 def journaled_inputs(
     turn_id: str, first: bytes, journal: Iterable[port.JournalEntry]
 ) -> Iterator[inputs.Input]:
-    """Yield the inputs of a turn, the first one included; `RecordCorrupt` if one cannot be read."""
+    """Yield all inputs of a turn, starting with the first. Raise `RecordCorrupt` if one cannot be decoded."""
     saved = ((entry.key, entry.body) for entry in journal if entry.kind == "input")
     for key, body in (("turn_started", first), *saved):
         try:
@@ -137,7 +138,7 @@ def journaled_inputs(
 
 
 def replay(turn_id: str, first: bytes, journal: tuple[port.JournalEntry, ...]) -> Replayed:
-    """Feed the journal to a fresh machine."""
+    """Feed a turn's journal to a fresh machine and return it with the journal's keys, intents and states."""
     machine = TurnMachine()
     for given in journaled_inputs(turn_id, first, journal):
         machine.feed(given)
@@ -163,16 +164,16 @@ class DriverServices(Protocol):
 
     @property
     def keeps_journals(self) -> bool:
-        """Whether the journals of turns are kept when the turns end."""
+        """Whether a turn's journal is kept after the turn has ended."""
 
 
 class TurnJournal:
-    """The journal of one turn under one lease. *on_cancel* is called when the store has a cancellation."""
+    """The journal of one turn under one lease. Calls *on_cancel* if the store reports a cancellation."""
 
     urgent = False
-    """Whether something unsaved must be written before the next effect."""
+    """Whether the buffer has an entry that must be written before the next effect."""
     held_until_ms: int | None = None
-    """Until then, by the boot-time clock, no other process may take the lease. `LeaseKeeper.hold` sets it."""
+    """The boot-time clock's reading until which no other process may take the lease; set by `hold`."""
     _replaced = 0
     _blobs: tuple[port.Blob, ...] = ()
 
@@ -207,7 +208,7 @@ class TurnJournal:
         self._waits: list[Wait] = []
 
     def note(self, given: inputs.Input, machine: TurnMachine) -> bool:
-        """Note an input that *machine* is about to be fed; false if its effect has its outcome already."""
+        """Buffer an input before *machine* is fed it; return False if its effect already has an outcome."""
         key = key_of(given, machine, self.lease.fence)
         if key in self.keys:
             return False
@@ -217,25 +218,25 @@ class TurnJournal:
             case inputs.HooksRan() | inputs.CallPrepared(compaction=None, switch=None) if (
                 given.ruling == NOTHING_SAID
             ):
-                pass  # nothing that touches the world follows from it
+                pass  # no external effect follows from it
             case _:
                 self.urgent = True
         return True
 
     def intend(self, key: str) -> None:
-        """Note that an effect that is not idempotent is about to begin."""
+        """Buffer an intent: the effect *key*, which is not idempotent, is about to begin."""
         if key not in self.intents:
             self.unsaved.append(port.JournalEntry(key=key, kind="intent"))
 
     def note_wait(self, wait: Wait, approval: Approval | None = None) -> None:
-        """Note a wait, with the request to a person if it waits for one."""
+        """Buffer a wait, with its approval request if it waits for a person."""
         if approval is not None:
             self._approvals.append(approval)
         if wait.kind != "approval":
             self._waits.append(wait)
 
     def entries(self) -> tuple[port.JournalEntry, ...]:
-        """Return everything unsaved, encoded."""
+        """Return all unsaved entries, encoded."""
         entries = []
         for noted in self.unsaved:
             if not isinstance(noted, port.JournalEntry):
@@ -245,7 +246,7 @@ class TurnJournal:
         return tuple(entries)
 
     def note_states(self, states: tuple[port.JournalEntry, ...]) -> None:
-        """Note the states of plugins, each after the one that it replaces if journals are kept."""
+        """Buffer plugin states. If journals are kept, buffer the state that each one replaces before it."""
         for state in states:
             if self.keeps:
                 self._replaced += 1
@@ -256,7 +257,7 @@ class TurnJournal:
             self.unsaved.append(state)
 
     def take(self, make_checkpoint: MakeCheckpoint | None = None) -> port.Save:
-        """Return everything unsaved, to be written now."""
+        """Empty the buffer and return its contents as a `Save`, which the caller writes now."""
         save = port.Save(
             turn_id=self.turn_id,
             entries=self.entries(),
@@ -270,7 +271,7 @@ class TurnJournal:
         return save
 
     def take_blobs(self) -> tuple[port.Blob, ...]:
-        """Return the blobs that are not stored yet, with those that a refused commit returned."""
+        """Return the blobs that are not stored yet, including those of a refused commit."""
         blobs, self._blobs = (*self._blobs, *self._host.take_blobs()), ()
         return blobs
 
@@ -285,7 +286,7 @@ class TurnJournal:
     # Writing
 
     async def save(self, make_checkpoint: MakeCheckpoint | None = None) -> port.JournalEntry | None:
-        """Write everything unsaved; return the entry that *make_checkpoint* made."""
+        """Write all unsaved entries; return the entry that *make_checkpoint* made."""
         if self.lost:
             self.require_lease()
         if self._flushing is not None or self._flush_timer is not None:
@@ -299,7 +300,7 @@ class TurnJournal:
         return saved.checkpoint
 
     def flush_soon(self) -> None:
-        """Have everything unsaved written in a moment, unless it is written before."""
+        """Schedule a write of all unsaved entries after `_FLUSH_S`, unless one is already scheduled."""
         if self.unsaved and self._flush_timer is None and self._flushing is None:
             self._flush_timer = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush_now)
 
@@ -311,19 +312,19 @@ class TurnJournal:
     async def _flush(self) -> None:
         urgent = self.urgent
         save = self.take()
-        self.urgent = urgent  # an effect has to wait until this is written
+        self.urgent = urgent  # effects still have to wait until this write is done
         if (await self.write(self._services.store.save, self.lease, save)).cancel_requested:
             self._heed_cancel()
-        self._flushing = None  # if it fails, `end_flushing` finds it
+        self._flushing = None  # on failure it stays set, and `end_flushing` raises the error
         self.flush_soon()
 
     @property
     def flushes(self) -> bool:
-        """Whether a flush is under way, or about to begin."""
+        """Whether a flush is running or scheduled."""
         return self._flushing is not None or self._flush_timer is not None
 
     async def end_flushing(self) -> None:
-        """Wait for a flush under way: a later write must not overtake it."""
+        """Wait for a running flush, which a later write must not overtake, and cancel a scheduled one."""
         flushing, self._flushing = self._flushing, None
         try:
             if flushing is not None:
@@ -339,7 +340,7 @@ class TurnJournal:
             self.on_cancel()
 
     async def write(self, write: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what *write* returns; while the store is unavailable and the lease holds, call it again."""
+        """Call *write* and return its result, retrying while the store is unavailable and the lease holds."""
         pause_s = _FIRST_RETRY_S
         while True:
             try:
@@ -370,31 +371,34 @@ class TurnJournal:
 
 
 def new_owner(epoch: str) -> str:
-    """Return a name for a turn, until `retire`: a lease that could not be given back blocks no later turn."""
+    """Return a new lease owner's name, valid until `retire`.
+
+    Each turn has a name of its own, so that a lease which could not be released does not block a later turn.
+    """
     owner = f"{process_name(os.getpid())}/{epoch}.{next(_numbers)}"
     _owners.add(owner)
     return owner
 
 
 def retire(owner: str) -> None:
-    """Note that the turn of this name no longer runs here."""
+    """Forget a lease owner's name: its turn no longer runs in this process."""
     _owners.discard(owner)
 
 
 def owner_is_dead(owner: str) -> bool:
-    """Return whether the turn of this name provably no longer runs."""
+    """Return whether the turn of this owner has provably stopped running."""
     process = owner.rpartition("/")[0]
     return owner not in _owners if process == process_name(os.getpid()) else is_dead(process)
 
 
 def owner_is_gone(owner: str, written_ms: int, now_ms: int) -> bool:
-    """Return whether *owner* is dead, or on another machine and has not written its record for long."""
+    """Return whether *owner* is dead, or is on another machine and last wrote more than `SILENT_MS` ago."""
     where = owner.rpartition("/")[0].rsplit(":", 2)[0]
     return owner_is_dead(owner) or (where != machine() and now_ms - written_ms > SILENT_MS)
 
 
 class _OwnerName:
-    """The name of a turn, as a context manager that retires it."""
+    """A context manager that returns a lease owner's name and retires it on exit."""
 
     __slots__ = ("_name",)
 
@@ -409,7 +413,7 @@ class _OwnerName:
 
 
 class Backoff:
-    """Pauses for longer each time, up to `limit_s` seconds in all."""
+    """Exponential backoff: each pause is longer than the last, `limit_s` seconds in total."""
 
     __slots__ = ("_left_s", "_pause_s")
 
@@ -418,7 +422,7 @@ class Backoff:
         self._pause_s = _FIRST_PAUSE_S
 
     async def pause(self) -> bool:
-        """Wait a little; return False, without waiting, if the limit is reached."""
+        """Sleep and return True, or return False immediately if the limit is reached."""
         if self._left_s <= 0:
             return False
         await asyncio.sleep(self._pause_s)
@@ -428,23 +432,23 @@ class Backoff:
 
 
 class Holder(Protocol):
-    """A turn that runs under the lease of its journal."""
+    """A running turn, which holds the lease of its journal."""
 
     @property
     def journal(self) -> TurnJournal: ...
 
     def lose(self) -> None:
-        """Stop: the lease is gone."""
+        """Stop the turn, because its lease was lost."""
 
     def request_cancel(self) -> None:
-        """End the turn: a caller in another process has cancelled it."""
+        """Cancel the turn, because a caller in another process requested it."""
 
 
 class LeaseKeeper:
-    """Claims and renews the leases of turns that run here, and notices cancellations by other processes.
+    """Claims and renews the leases of this process's turns, and polls for cancellations by other processes.
 
-    One task renews all of them, three times as often as they would end. A lost lease stops its turn: the
-    store would refuse what it still wants to write.
+    One task renews all leases, three times per lease duration. If a lease is lost, its turn is stopped: the
+    store would refuse all further writes of that turn.
     """
 
     def __init__(self, store: port.SessionStore, clock: Clock, lease_ms: int, epoch: str = "") -> None:
@@ -458,15 +462,15 @@ class LeaseKeeper:
         self._task: asyncio.Task[None] | None = None
 
     def now_ms(self) -> int:
-        """Return the time that leases go by. Setting the time of day does not change it."""
+        """Return the time by which leases expire. Setting the system clock does not affect it."""
         return self._clock.boot_ms() + self.offset_ms
 
     def owner(self) -> _OwnerName:
-        """Give the name of a lease's owner, valid while a turn runs here."""
+        """Return a context manager with a new lease owner's name, which is valid until it exits."""
         return _OwnerName(new_owner(self._epoch))
 
     def claimant(self, owner: str) -> port.Claimant:
-        """Return the claim that *owner* makes now."""
+        """Return a claim to a lease for *owner*, starting now."""
         return port.Claimant(
             owner=owner,
             now_ms=self._clock.now_ms(),
@@ -482,10 +486,10 @@ class LeaseKeeper:
         withdrawn: Callable[[], bool],
         take_up: Callable[[str], Awaitable[object]],
     ) -> port.Begun | port.Repeated | None:
-        """Begin a turn as soon as its session is free; return None if it is *withdrawn* before.
+        """Begin a turn once its session is free; return None if the input is *withdrawn* before that.
 
-        An unfinished turn of the session comes first: *take_up* continues it, and `TurnUnfinished` is raised
-        if it still waits. `SessionBusy` is raised when *backoff* runs out; without one, it waits for ever.
+        If the session has an unfinished turn, *take_up* resumes it first. Raise `TurnUnfinished` if that turn
+        is still waiting, and `SessionBusy` when *backoff* reaches its limit; without one, there is no limit.
         """
         while not withdrawn():
             try:
@@ -501,7 +505,7 @@ class LeaseKeeper:
         return None
 
     async def can_continue(self, turn_id: str) -> bool:
-        """Return whether a waiting turn was cancelled, or one of its waits has ended."""
+        """Return whether a parked turn can be resumed: it was cancelled, or one of its waits has ended."""
         record = await self._store.turn(turn_id)
         if record is not None and record.cancel_requested:
             return True
@@ -517,7 +521,7 @@ class LeaseKeeper:
             self.start_renewing()
 
     def start_renewing(self) -> None:
-        """Start the task that renews leases, if it does not run."""
+        """Start the task that renews leases, unless it is already running."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._renew_forever())
 
@@ -525,7 +529,7 @@ class LeaseKeeper:
         self._holders.pop(holder.journal.turn_id, None)
 
     async def give_back(self, lease: port.Lease, error: BaseException) -> None:
-        """End the lease of a turn that broke with *error*, so that another process can take over at once."""
+        """Release the lease of a turn that failed with *error*, so that another process can take over."""
         if not isinstance(error, errors.LeaseLost):
             with contextlib.suppress(errors.StoreError):
                 await self._store.renew((lease,), self.now_ms(), 0)
@@ -561,7 +565,7 @@ class LeaseKeeper:
         try:
             renewed = await self._store.renew(leases, self.now_ms(), self.lease_ms)
         except errors.StoreError:
-            return  # the next round may succeed; the lease lasts three
+            return  # try again in the next round; a lease lasts for three
         for holder in holders:
             journal = holder.journal
             if journal.lease.session_id in renewed.lost:

@@ -1,4 +1,4 @@
-"""Which process this is, so that another one can tell whether it is still alive."""
+"""Names of processes by which one process can tell whether another is still alive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 
 @cache
 def machine() -> str:
-    """Return the name of this machine since its last boot."""
+    """Return this machine's host name and boot id."""
     try:
         boot = _read("/proc/sys/kernel/random/boot_id").strip()
     except OSError:
@@ -19,12 +19,12 @@ def machine() -> str:
 
 @cache
 def process_name(pid: int) -> str:
-    """Return `machine:pid:start`, where the start time tells a reused pid apart."""
+    """Return `machine:pid:start`; the start time distinguishes processes that had the same pid."""
     return f"{machine()}:{pid}:{_start_time(pid)}"
 
 
 def is_dead(process: str) -> bool:
-    """Return whether a process of this machine provably no longer runs: gone, or of an earlier boot."""
+    """Return whether *process* ran on this machine and has provably ended, for example by a reboot."""
     try:
         where, pid, started = process.rsplit(":", 2)
         if where != machine():
@@ -39,7 +39,7 @@ def is_dead(process: str) -> bool:
 
 
 def boot_id() -> str:
-    """Return which boot of which machine this is. Containers of one machine share it, and its clock."""
+    """Return an id of this machine's current boot. Containers on one machine share it, and the boot clock."""
     host, _, boot = machine().rpartition("/")
     return host if boot == "?" else boot
 

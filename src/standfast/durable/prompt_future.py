@@ -1,16 +1,17 @@
-"""A future that can resume its awaiter without a further cycle of the loop.
+"""A future that can resume the task awaiting it without another cycle of the event loop.
 
 Theory of operation
 -------------------
-A result that another thread has made reaches its task in two cycles of the task's loop: the first runs the
-callback that sets the result of a future, the second resumes the task. Each polls the files of the loop. The
-callback of a `PromptFuture` resumes the task itself.
+With a plain future, a result from another thread reaches its task in two cycles of the task's loop: the first
+runs the callback that sets the future's result, the second resumes the task. Each cycle polls the loop's file
+descriptors. Setting the result of a `PromptFuture` can resume the task directly, in the first cycle.
 
 Rules
 -----
-1. Code that runs within a task cannot resume another one, so there it is resumed in the next cycle.
-2. Code that settles a future at once holds no lock that the task may wait for, and is prepared for what the
-   task may raise through it: `SystemExit` or `KeyboardInterrupt`.
+1. Code that runs within a task cannot resume another task, so from there the awaiter is resumed in the next
+   cycle.
+2. A caller that passes `at_once` must not hold a lock that the task may wait for, and must let `SystemExit`
+   and `KeyboardInterrupt`, which the task may raise, pass through.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 class PromptFuture(asyncio.Future[T]):
-    """A future for one task. Any other callback is called as that of a plain future."""
+    """A future that one task awaits. Other callbacks are called as those of a plain future are."""
 
     _resume: Callable[[Any], object] | None = None
     _context: Context | None = None
@@ -42,7 +43,7 @@ class PromptFuture(asyncio.Future[T]):
         return 1 + super().remove_done_callback(fn)
 
     def set_result(self, result: T, /, *, at_once: bool = False) -> None:
-        """Settle the future; resume the task that awaits it *at_once*, or in the next cycle."""
+        """Set the result, and resume the awaiting task in the next cycle or, with *at_once*, immediately."""
         super().set_result(result)
         self._wake(at_once)
 

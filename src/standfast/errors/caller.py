@@ -96,7 +96,7 @@ class SessionExists(CallerError):
     hint = "choose another id"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"there is a session {session_id!r} already")
+        super().__init__(f"session {session_id!r} already exists")
 
 
 class SessionBusy(CallerError):
@@ -156,14 +156,14 @@ class RuntimeRequired(CallerError):
     hint = 'use a session: `async with Runtime("standfast.db") as runtime`'
 
     def __init__(self, kinds: str) -> None:
-        super().__init__(f"the turn has to wait ({kinds}), and a run without a runtime is over when it does")
+        super().__init__(f"the turn has to wait ({kinds}), which is impossible without a runtime")
 
 
 class IdempotencyConflict(CallerError):
     """The idempotency key was already used with other content."""
 
     code = Code.IDEMPOTENCY_CONFLICT
-    hint = "use a key per input"
+    hint = "use a different key for each input"
 
     def __init__(self, key: str) -> None:
         super().__init__(f"idempotency key {key[:80]!r} was used before with other content")
@@ -217,7 +217,7 @@ class TokenAlreadyUsed(CallerError):
     code = Code.TOKEN_ALREADY_USED
 
     def __init__(self, token: str) -> None:
-        super().__init__(f"token {token[:80]!r} was used already, or its time is over")
+        super().__init__(f"token {token[:80]!r} was already used, or its deadline has passed")
 
 
 class ApprovalNotFound(CallerError):
@@ -244,7 +244,7 @@ class JournalNotKept(CallerError):
     """The journal of an ended turn is not, or no longer, in the store."""
 
     code = Code.JOURNAL_NOT_KEPT
-    hint = "Runtime(keep_journals=SECONDS) says how long the journals of ended turns are kept"
+    hint = "set Runtime(keep_journals=SECONDS) to keep the journals of ended turns"
 
     def __init__(self, turn_id: str) -> None:
         super().__init__(f"the journal of turn {turn_id!r} is not kept")
@@ -254,7 +254,7 @@ class ApprovalAlreadyDecided(CallerError):
     """The approval was already decided; a decision is final."""
 
     code = Code.APPROVAL_ALREADY_DECIDED
-    hint = "a decision is used once; run the code again to ask anew"
+    hint = "run the code again to request another approval; a decision is final"
 
     def __init__(self, approval_id: str, state: str) -> None:
         super().__init__(f"approval {approval_id} is already {state}")
@@ -268,7 +268,7 @@ class TaskExists(CallerError):
     hint = "cancel it first, or use another id"
 
     def __init__(self, session_id: str, task_id: str) -> None:
-        super().__init__(f"session {session_id!r} has a task {task_id!r} that is not over")
+        super().__init__(f"session {session_id!r} already has a live task {task_id!r}")
 
 
 class TaskNotFound(CallerError):
@@ -436,7 +436,7 @@ class ToolConflict(InvalidToolName):
 
     def __init__(self, kind: str, value: str, *, owner: str, other: str, tools: tuple[str, str]) -> None:
         super().__init__(
-            f"{tools[0]!r} of {owner} and {tools[1]!r} of {other} both want the tool {kind} {value[:80]!r}"
+            f"{tools[0]!r} of {owner} and {tools[1]!r} of {other} both claim the tool {kind} {value[:80]!r}"
         )
         self.kind, self.value, self.owner, self.other = kind, value, owner, other
 

@@ -49,7 +49,7 @@ class EngineMismatch(TurnNotRunnable):
     hint = "keep a worker of that build running until the turn has ended, or cancel the turn"
 
     def __init__(self, turn_id: str, *, needed: str, found: str) -> None:
-        message = f"turn {turn_id} has code suspended on {needed}, and this process has {found}"
+        message = f"turn {turn_id} has code suspended on {needed}, but this process has {found}"
         super().__init__(message, turn_id=turn_id)
         self.needed, self.found = needed, found
 
@@ -61,7 +61,7 @@ class ProviderMismatch(OperatorError):
     hint = "open it with a model of the same provider, or fork it: a fork may change its provider"
 
     def __init__(self, session_id: str, *, expected: str, actual: str) -> None:
-        super().__init__(f"session {session_id!r} was talking to {expected}, not to {actual}")
+        super().__init__(f"session {session_id!r} uses provider {expected}, not {actual}")
         self.session_id, self.expected, self.actual = session_id, expected, actual
 
 

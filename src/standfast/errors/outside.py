@@ -33,7 +33,7 @@ class CommandNotStarted(OutsideError):
     """A monitor's command cannot be started."""
 
     code = Code.IO_ERROR
-    hint = "look at `command`, `cwd` and PATH in `env`"
+    hint = "check `command`, `cwd` and PATH in `env`"
 
     def __init__(self, why: str) -> None:
         super().__init__(f"the command cannot be started: {why}")
@@ -130,7 +130,7 @@ class BadToolSource(OutsideError):
     """A tool source raised, or returned an invalid manifest or tool; nothing was changed."""
 
     code = Code.BAD_TOOL_SOURCE
-    hint = "the source is at fault, or it is down"
+    hint = "check that the source is running and returns valid tools"
 
     def __init__(self, source: str, what: str) -> None:
         super().__init__(f"tool source {source!r} {what}")

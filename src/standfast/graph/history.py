@@ -253,7 +253,7 @@ class SessionGraph:
         if requires is not None and not holds(self.segments.get, branch.leaf, requires):
             raise errors.StaleBranch(branch.leaf)
         if segment_id in self.segments:
-            raise errors.InvalidArgument(f"there is a segment {segment_id[:80]!r} already")
+            raise errors.InvalidArgument(f"segment {segment_id[:80]!r} already exists")
         if not entries:
             return self._move(
                 session_id, msgspec.structs.replace(branch, model_calls=branch.model_calls + model_calls)
@@ -319,7 +319,7 @@ def has_attachments(messages: Iterable[Message]) -> bool:
 
 
 def messages_of(segments: Sequence[Segment]) -> list[Message]:
-    """Return the messages since the last `FrameOpened`, all if there is none, with every call answered."""
+    """Return the messages since the last `FrameOpened` (or all of them), with a result for every call."""
     messages: list[Message] = []
     for payload in [entry.payload for segment in segments for entry in segment.entries]:
         if isinstance(payload, (UserMessage, AssistantMessage, ToolMessage)):
@@ -350,7 +350,7 @@ def _cut_off(calls: dict[int, ToolCall]) -> list[ToolMessage]:
     """Return a CANCELLED result for each of *calls*, and clear *calls*."""
     error = errors.ErrorObject(
         code=errors.Code.CANCELLED,
-        message="the conversation was taken back to before this call had its result",
+        message="the conversation was rewound to before this call had its result",
     )
     found = [
         ToolMessage(call_id=call.call_id, name=call.name, error=error, provider_id=call.provider_id)

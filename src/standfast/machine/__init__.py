@@ -1,4 +1,4 @@
-"""The sans-IO turn: inputs in, commands out."""
+"""The turn machine, which does no I/O: it takes inputs and returns commands."""
 
 from standfast.machine.commands import CallModel as CallModel
 from standfast.machine.commands import Checkpoint as Checkpoint

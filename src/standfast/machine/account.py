@@ -1,4 +1,4 @@
-"""The usage of a turn against its limits, and the warnings that its model gets as they run out.
+"""A turn's usage, its limits, and the warnings that the model gets as the limits approach.
 
 Theory of operation
 -------------------
@@ -20,7 +20,7 @@ Rules
 1. The same numbers in the same order give the same warnings, so a replayed turn warns as it did before.
 2. A level is reported once in a turn, whichever limit reaches it.
 3. Shares are whole percents, rounded down: a level is never reported early.
-4. Time comes from the inputs. Time spent parked or dead does not count.
+4. Time comes from the inputs. Time during which the turn is parked, or no process runs it, does not count.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class TurnAccount:
         if unpriced := self._unpriced or _unpriced_among(uncharged):
             return ErrorObject(
                 code=TurnCode.TURN_BUDGET,
-                message=f"what {unpriced} costs is not known, so that max_cost_usd cannot be kept",
-                hint=f"give its price: Runtime(prices={{{unpriced!r}: {{'input': ..., 'output': ...}}}})",
+                message=f"the price of {unpriced} is unknown, so max_cost_usd cannot be enforced",
+                hint=f"pass its price: Runtime(prices={{{unpriced!r}: {{'input': ..., 'output': ...}}}})",
             )
         cost = sum((line.usage for line in uncharged), self.usage).cost_nano_usd
         if cost >= most:
@@ -234,7 +234,7 @@ def _shares(limits: UsageLimits, spent: TurnSpending) -> Iterator[_Share]:
 
 
 class Progress:
-    """A count of consecutive rounds without progress. Nothing is computed before `idle_rounds` is read."""
+    """A counter of consecutive rounds without progress. It is computed only when `idle_rounds` is read."""
 
     _idle_rounds = 0
 
@@ -261,7 +261,7 @@ def _mark(call: ToolCall, result: ToolMessage) -> str:
     record, value = result.record, result.value
     if record is not None and record.response_digest is not None:
         return f"{record.request_digest}:{record.response_digest}"
-    if isinstance(value, dict) and "index" in value:  # the report of a cell, without its numbers
+    if isinstance(value, dict) and "index" in value:  # a cell's report, compared without its numbers
         calls = value.get("calls")
         if isinstance(calls, list):
             calls = [{**made, "call_id": None} if isinstance(made, dict) else made for made in calls]

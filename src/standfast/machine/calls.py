@@ -28,7 +28,7 @@ from standfast.model.outcome import Approved, Wait, WaitOutcome
 _replace = msgspec.structs.replace
 
 _MAX_DEPTH: Final = 128
-"""How deep arguments may nest. Without a limit the size of the stack would decide, differently each time."""
+"""How deep arguments may nest. Without a fixed limit it would depend on the stack size of each process."""
 
 
 class _Cell(msgspec.Struct):
@@ -100,7 +100,7 @@ class CallTable:
         return True
 
     def settle(self, given: ToolSettled) -> bool:
-        """Give a call its result."""
+        """Store the result of a call."""
         call = self._round.get(given.call_id)
         if call is None or call.result is not None:
             return False
@@ -193,7 +193,7 @@ class CallTable:
         return call.command
 
     def running(self) -> list[RunTool | ContinueCell]:
-        """Return the commands for the calls that run."""
+        """Return the commands that execute the running calls."""
         return [
             call.command if call.cell is None else _continue(call, call.cell)
             for call in self.unsettled.values()
@@ -209,7 +209,7 @@ class CallTable:
         return any(call.runs for call in self.unsettled.values())
 
     def under_way(self) -> list[int]:
-        """Return the ids of the calls that run."""
+        """Return the ids of the running calls."""
         return [call_id for call_id, call in self.unsettled.items() if call.runs]
 
     def any_waiting(self) -> bool:

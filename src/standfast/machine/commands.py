@@ -1,4 +1,4 @@
-"""The commands of a turn, as values. The driver executes them; the machine does nothing itself."""
+"""The commands that the machine returns. The driver executes them; the machine itself executes nothing."""
 
 from __future__ import annotations
 

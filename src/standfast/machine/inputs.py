@@ -1,7 +1,7 @@
-"""Everything that can happen to a turn, as values.
+"""The inputs of the turn machine: one type for each kind of event in a turn.
 
-Rule: everything that can change what a turn does next is one of these, is journaled, and carries its time.
-The machine learns nothing in any other way.
+Rule: every event that can change a turn's course is one of these types, is journaled, and carries its time.
+The machine has no other source of information.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from standfast.model.session import PluginNode
 CheckpointKind = Literal["after_work", "before_completion"]
 
 Stage = Literal["before_turn", "prepare", "before_tool_call", "checkpoint", "after_turn"]
-"""A point of a turn at which plugins may have hooks."""
+"""A point in a turn at which plugins may have hooks."""
 
 HookStage = Literal["before_turn", "after_work", "before_completion", "after_turn"]
 """A stage whose hooks the machine itself requests."""
@@ -66,7 +66,7 @@ class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
 
 
 class HooksRan(_Input, frozen=True, kw_only=True, tag="hooks_ran"):
-    """The plugins' hooks of a stage have run."""
+    """The plugins' hooks for a stage have run."""
 
     stage: HookStage
     number: int
@@ -142,7 +142,7 @@ class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
     """A call has its result, successful or not. `ruling` is the plugins' ruling on it.
 
     `exception` is the exception that code sees, if it does not follow from `error` itself. `ends_turn`: the
-    error stops the turn. `gives_up_calls`: a cell has ended and its unsettled calls are given up.
+    error stops the turn. `gives_up_calls`: a cell has ended and its unsettled calls are abandoned.
     """
 
     call_id: int
@@ -204,7 +204,7 @@ class WaitEnded(_Input, frozen=True, kw_only=True, tag="wait_ended"):
 
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer converted to `output_type`, or why it does not fit."""
+    """The answer converted to `output_type`, or the reason why it cannot be converted."""
 
     value: Json = None
     problem: str | None = None

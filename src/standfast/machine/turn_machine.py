@@ -213,7 +213,7 @@ class TurnMachine:
         after = () if self._closing is None else self._closing.messages
         return (*self._said, *after)
 
-    # What happens to the turn
+    # Inputs
 
     def feed(self, given: inputs.Input) -> list[Command]:
         """Apply one journaled input and return the commands to execute."""
@@ -304,7 +304,7 @@ class TurnMachine:
         return self.outstanding()
 
     def _resumed(self, given: inputs.Resumed) -> list[Command]:
-        """Note that another process has resumed the turn; stop a turn that keeps killing its process."""
+        """Record that another process has resumed the turn; stop a turn that keeps crashing its process."""
         self.account.watch.resume(given.at_ms)
         if self.phase is Phase.PARKED:
             return []
@@ -358,7 +358,7 @@ class TurnMachine:
         return self._out_of_calls() or self._call_model()
 
     def _call_ruled(self, given: inputs.CallRuled) -> list[Command]:
-        """Apply a ruling. The host that asked the plugins executes the call, or has its result."""
+        """Apply a ruling. The host that ran the hooks executes the call, or already has its result."""
         if not self.calls.rule(given):
             return []
         self._take(given.ruling)
@@ -580,7 +580,7 @@ class TurnMachine:
         self.outcome = outcome
         return [Commit(outcome)]
 
-    # Remembering
+    # Recording
 
     def _take(self, ruling: Ruling) -> None:
         """Charge the plugins' model calls; add their events to the history and keep their messages."""
@@ -601,7 +601,7 @@ class TurnMachine:
         """Return the error for an input that is impossible now: another version wrote the journal."""
         return InternalError(
             f"turn {self.turn_id or '?'} got {type(given).__name__} while {where or self.phase.value}",
-            hint="the journal does not belong to this version of the machine",
+            hint="open the session with the version of standfast that wrote its journal",
         )
 
 

@@ -212,7 +212,7 @@ def _refuse_cycle(value: object, max_nodes: int) -> None:
             open_ids.discard(id(item))
             done.add(id(item))
         elif id(item) in open_ids:
-            raise InvalidArgument("not JSON: the value holds itself")
+            raise InvalidArgument("not JSON: the value contains itself")
         elif id(item) not in done and (parts := _parts(item)):
             open_ids.add(id(item))
             pending.append((item, True))
@@ -260,7 +260,7 @@ def to_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, int]
         if isinstance(error, RecursionError):
             reason = "the value is nested too deeply"
         elif isinstance(error, UnicodeEncodeError):
-            reason = "a string holds a lone surrogate"
+            reason = "a string contains a lone surrogate"
         raise InvalidArgument(f"not JSON: {reason}") from None
 
 

@@ -192,7 +192,7 @@ def checked_availability(value: str) -> ToolAvailability:
         return ToolAvailability(value)
     except ValueError:
         known = ", ".join(ToolAvailability)
-        raise InvalidArgument(f"{value!r} is no availability", hint=f"use one of {known}") from None
+        raise InvalidArgument(f"{value!r} is not an availability", hint=f"use one of {known}") from None
 
 
 class ToolStateEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -230,7 +230,7 @@ class ToolState(msgspec.Struct, frozen=True, kw_only=True):
         found = {tool_id: entry for tool_id, entry in self.tools.items() if entry.name in wanted}
         if unknown := sorted(wanted - {entry.name for entry in found.values()}):
             listed = ", ".join(repr(name[:80]) for name in unknown[:3])
-            raise UnknownTool(f"there is no tool {listed}", hint="nothing was changed")
+            raise UnknownTool(f"there is no tool {listed}", hint="check the name; nothing was changed")
         changed = {tool_id: change(entry) for tool_id, entry in found.items()}
         return msgspec.structs.replace(self, tools={**self.tools, **changed})
 
@@ -247,7 +247,7 @@ class ToolManifest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def __post_init__(self) -> None:
         check_capability_name(self.name)
         if not self.id:
-            raise InvalidToolName(f"tool {self.name!r} has no id", hint="give it one that stays the same")
+            raise InvalidToolName(f"tool {self.name!r} has no id", hint="give it an id that never changes")
 
 
 class SessionToolAccess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

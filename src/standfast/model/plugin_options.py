@@ -42,7 +42,7 @@ class PluginOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         try:
             value: T = msgspec.convert(self.plugins[plugin_id], kind)
         except msgspec.ValidationError as error:
-            raise InvalidArgument(f"the options of plugin {plugin_id!r} do not fit: {error}") from None
+            raise InvalidArgument(f"the options of plugin {plugin_id!r} are invalid: {error}") from None
         return value
 
 

@@ -1,11 +1,11 @@
-"""The plugin kernel, and the plugins that ship with Standfast; a name is loaded when it is first used."""
+"""The plugin kernel and the shipped plugins. Each name is imported when it is first used."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from standfast.exports import lazy_exports
-from standfast.plugins.hook import hook as hook  # at once: else the module of the same name would stand here
+from standfast.plugins.hook import hook as hook  # eager: the name must not mean the module `hook`
 
 __all__, __getattr__, __dir__ = lazy_exports(
     __name__,

@@ -1,4 +1,4 @@
-"""Actions of plugins: queries, commands and tasks that others call by name, with JSON or typed values."""
+"""Plugin actions: queries, commands and tasks that callers invoke by name, with JSON or typed values."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class ActionMark(msgspec.Struct, frozen=True):
 
 
 class PluginActionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The call of an action, and the runtime services it may use (`host`)."""
+    """The context of an action's call, with the runtime services it may use (`host`)."""
 
     session_id: str | None
     host: PluginActionHost = NO_HOST
 
 
 class RegisteredAction(msgspec.Struct, frozen=True):
-    """An action with its handler and the types that it takes and gives."""
+    """An action with its handler, its argument type and its return type."""
 
     definition: PluginActionDef
     takes: Any
@@ -61,7 +61,7 @@ class RegisteredAction(msgspec.Struct, frozen=True):
     handler: Callable[..., Any]
 
     def session_for(self, given: str | None, current: str | None) -> str | None:
-        """Return the session that the action works on; raise if it must or must not have one."""
+        """Return the session that the action works on; raise if one is missing or must not be passed."""
         session_id = given or current
         name, wanted = self.definition.name, self.definition.session_param
         if wanted == "required" and session_id is None:
@@ -71,18 +71,18 @@ class RegisteredAction(msgspec.Struct, frozen=True):
         return session_id
 
     def read(self, arguments: Json) -> Any:
-        """Convert the arguments to the type of the handler."""
+        """Convert JSON arguments to the handler's argument type."""
         try:
             return msgspec.convert(arguments, self.takes)
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"action {self.definition.name!r}: {error}") from None
 
     def check(self, answer: Json) -> Json:
-        """Return the answer if it fits the declared type."""
+        """Return the handler's answer; raise `PluginFailed` if it does not match the declared type."""
         try:
             msgspec.convert(answer, self.gives, str_keys=True)
         except msgspec.ValidationError as error:
-            problem = f"its answer is not what it says: {error}"
+            problem = f"its answer does not match its declared type: {error}"
             raise PluginFailed(self.definition.plugin_id, f"action {self.definition.name}", problem) from None
         return answer
 
@@ -101,14 +101,14 @@ def action(
     kind: ActionKind = "query",
     session: SessionParam = "optional",
 ) -> Any:
-    """Make a method of a plugin an action: `async def status(self, ctx, args: Args) -> Answer`.
+    """Declare a plugin's method an action: `async def status(self, ctx, args: Args) -> Answer`.
 
     Its name is `plugin_id.name`. `args` is optional. `session` says whether it works on a session.
     """
     if kind not in _KINDS or session not in _PARAMS:
         raise InvalidPlugin(
-            f"an action of kind {kind!r} with session {session!r} does not exist",
-            hint=f"kind is one of {', '.join(_KINDS)}; session one of {', '.join(_PARAMS)}",
+            f"an action cannot have kind {kind!r} and session {session!r}",
+            hint=f"use a kind of {', '.join(_KINDS)} and a session of {', '.join(_PARAMS)}",
         )
 
     def mark(decorated: Any) -> Any:
@@ -124,7 +124,7 @@ def action_mark(function: object) -> ActionMark | None:
 
 
 def make_action(plugin_id: str, method: Any, mark: ActionMark) -> RegisteredAction:
-    """Return the action of a bound method. Its contract is made once for all sessions."""
+    """Return the action of a bound method. Its contract is built once and shared by all sessions."""
     is_bound = inspect.ismethod(method)
     function = method.__func__ if is_bound else method
     return RegisteredAction(*_contract(plugin_id, function, is_bound, mark), handler=method)
@@ -134,13 +134,13 @@ def make_action(plugin_id: str, method: Any, mark: ActionMark) -> RegisteredActi
 def _contract(
     plugin_id: str, method: Any, is_bound: bool, mark: ActionMark
 ) -> tuple[PluginActionDef, Any, Any]:
-    """Return the definition of an action, and the types that it takes and gives."""
+    """Return the definition of an action, its argument type and its return type."""
     try:
         hints = get_type_hints(method)
     except Exception as error:
         raise InvalidPlugin(
             f"the annotations of {method.__name__}() of plugin {plugin_id!r} cannot be read: {error}",
-            hint="its types must be importable where the plugin is defined",
+            hint="import its types in the module that defines the plugin",
         ) from None
     parameters = list(inspect.signature(method).parameters)[1 if is_bound else 0 :]
     if not 1 <= len(parameters) <= 2:

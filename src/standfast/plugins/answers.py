@@ -1,4 +1,7 @@
-"""Reads the answers of hooks. One that is mistyped, too large or cannot be stored is `PluginFailed`."""
+"""Reads the return values of hooks.
+
+A value of the wrong type, too large or not storable is `PluginFailed`.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +41,10 @@ from standfast.tools.registry import ToolCatalogContribution
 T = TypeVar("T")
 
 MAX_BYTES: Final = 1 << 20
-"""The largest answer of a hook."""
+"""The largest return value of a hook."""
 
 MAX_CALL_BYTES: Final = 16 << 20
-"""The largest answer that contains the arguments or the result of a call."""
+"""The largest return value that contains the arguments or the result of a call."""
 
 _ANYWHERE: Final = (EnqueueMessages, CreateSession, EmitRuntimeEvents, EmitTrace)
 
@@ -58,7 +61,7 @@ _KINDS: Final = get_args(PluginDirective)
 
 
 def read_directives(hook: RegisteredHook, answer: object) -> list[OwnedDirective]:
-    """Return the directives of an answer; `PluginFailed` if there are others, or not for this stage."""
+    """Return the directives of an answer; raise `PluginFailed` if one is not allowed at this stage."""
     if answer is None:
         return []
     given = [answer] if isinstance(answer, _KINDS) else answer
@@ -68,7 +71,7 @@ def read_directives(hook: RegisteredHook, answer: object) -> list[OwnedDirective
         if not isinstance(one, _KINDS):
             raise _wrong_type(hook, "a directive", one)
         if not isinstance(one, ALLOWED[hook.kind]):
-            raise PluginFailed(hook.plugin_id, hook.kind, f"{type(one).__name__} means nothing there")
+            raise PluginFailed(hook.plugin_id, hook.kind, f"it must not return {type(one).__name__}")
     if not given:
         return []
     is_large = any(isinstance(one, (ReplaceToolArgs, ShortCircuitTool)) for one in given)
@@ -77,7 +80,7 @@ def read_directives(hook: RegisteredHook, answer: object) -> list[OwnedDirective
 
 
 def read_messages(hook: RegisteredHook, given: list[Message], answer: object) -> list[Message]:
-    """Return the messages that a transform leaves of *given*; it may have changed a copy in place."""
+    """Return the messages that a transform made of *given*, a copy that it may have changed in place."""
     if answer == given:
         return given
     if not isinstance(answer, list) or not all(
@@ -161,7 +164,7 @@ def read_catalog(hook: RegisteredHook, answer: object) -> ToolCatalogContributio
         availability = {name: checked_availability(level) for name, level in answer.availability.items()}
         return ToolCatalogContribution(availability, frozenset(answer.hidden))
     except (StandfastError, TypeError, ValueError, AttributeError) as error:
-        raise PluginFailed(hook.plugin_id, hook.kind, f"its contribution is broken: {error}") from None
+        raise PluginFailed(hook.plugin_id, hook.kind, f"its contribution is invalid: {error}") from None
 
 
 def read_json(hook: RegisteredHook, answer: object) -> Json:
@@ -182,13 +185,13 @@ def _read(hook: RegisteredHook, answer: object, kind: type[T], limit: int = MAX_
 
 
 def _stored_form(hook: RegisteredHook, answer: object, kind: type[T], limit: int = MAX_BYTES) -> T:
-    """Return an answer as the journal gives it back, so that a replay sees the same."""
+    """Encode and decode a return value, as the journal does, so that a replay sees an equal value."""
     try:
         check_bounds(answer, limit)
         data = msgspec.json.encode(answer)
         value = msgspec.json.decode(data, type=kind)
     except (StandfastError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        problem = f"its answer cannot be written down: {error}"
+        problem = f"its answer cannot be stored: {error}"
         raise PluginFailed(hook.plugin_id, hook.kind, problem) from None
     if len(data) > limit:
         raise _too_large(hook, len(data), limit)
@@ -196,7 +199,7 @@ def _stored_form(hook: RegisteredHook, answer: object, kind: type[T], limit: int
 
 
 def _utf8(hook: RegisteredHook, text: str) -> bytes:
-    if len(text) > MAX_BYTES:  # a character takes a byte at least
+    if len(text) > MAX_BYTES:  # a character takes at least one byte
         raise _too_large(hook, len(text))
     try:
         return text.encode()

@@ -1,6 +1,6 @@
-"""The contexts of hooks, and the answers that are not directives.
+"""The contexts that hooks receive, and the types of return values other than directives.
 
-Rule: a context is read only; a hook acts by what it returns, and by the services of its role (`host`).
+Rule: a context is read-only; a hook acts by its return value, and through the services of its role (`host`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ StreamKind = Literal["text", "reasoning"]
 
 
 class Shelf(Protocol):
-    """Storage of a plugin beyond one session: values under keys, in scopes of its own."""
+    """A plugin's storage beyond one session: values by key, in scopes, separate for each plugin."""
 
     async def put(self, scope: str, key: str, body: bytes | None) -> None: ...
 
@@ -39,7 +39,7 @@ class Shelf(Protocol):
 
 
 Completer = AsksModel
-"""Asks the session's model for a text. The usage is in the ledger under *source*."""
+"""A function that requests text from the session's model and charges the usage to *source*."""
 
 
 class SessionHosts(Protocol):
@@ -57,18 +57,18 @@ class SessionHosts(Protocol):
     processes: ports.ProcessService
     completions: ports.DirectCompletionHost
     session: ports.PluginActionHost
-    """The services outside of hooks; within a hook, only those of the hook."""
+    """All services outside of hooks; within a hook, only those of the hook's role."""
 
 
 class NoHosts:
-    """The plugins of a session without a runtime."""
+    """The services of a session without a runtime: none."""
 
     prompt = turn = checkpoint = turn_result = history = tool = action = session = NO_HOST
     sessions = session_graph = processes = completions = NO_HOST
 
 
 class PluginExtensions(msgspec.Struct):
-    """Values that plugins of a session share under names."""
+    """Named values that the plugins of a session share."""
 
     values: dict[str, Any] = {}
 
@@ -99,7 +99,7 @@ class PromptHookContext(HookContext, frozen=True, kw_only=True):
 
 
 class TurnTransformContext(HookContext, frozen=True, kw_only=True):
-    """The messages of the next model call. `turn_messages` of them, the last ones, belong to this turn.
+    """The messages of the next model call. The last `turn_messages` of them belong to this turn.
 
     `prompt_tokens` is the size of the last call's prompt as its provider counted; 0 before the first call.
     """
@@ -142,7 +142,7 @@ class CheckpointHookContext(HookContext, frozen=True, kw_only=True):
 
 
 class TurnResultHookContext(HookContext, frozen=True, kw_only=True):
-    """A turn is about to end like this."""
+    """A turn is about to end with this outcome."""
 
     outcome: Ended
     messages: Sequence[Message]
@@ -152,24 +152,25 @@ class TurnResultHookContext(HookContext, frozen=True, kw_only=True):
 
 
 class ToolCallHookContext(HookContext, frozen=True, kw_only=True):
-    """A call is about to be made. `arguments` are not to be changed: return ReplaceToolArgs."""
+    """A call is about to be executed. To change its `arguments`, return `ReplaceToolArgs`."""
 
     call_id: int
     tool_name: str
     arguments: dict[str, Json]
     side_effect: SideEffect | None = None
-    """None if there is no such tool."""
+    """The tool's side effect; None if there is no such tool."""
     parent: int = 0
-    """The call that runs the code which makes this one; 0 if the model asked for it."""
+    """The id of the cell that made this call; 0 if the model requested it."""
     host: ports.ToolHookHost = NO_HOST
 
 
 class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
     """A call has its result, before the model or the code that made the call sees it.
 
-    `parent` is the call that runs that code. With `is_cell` the call itself is code that has ended, and
-    `value` is a `CellReport` as JSON; an answer of the code is taken from the report's `result` afterwards.
-    `texts` are what the model reads beside the value: a `ShortCircuitTool` drops them unless it has them too.
+    `parent` is the id of the cell that made the call. If `is_cell`, the call is itself a cell that has ended
+    and `value` is its `CellReport` as JSON; if the code answers the turn, the answer is read from the
+    report's `result` after the hooks. The model reads `texts` in addition to the value; a `ShortCircuitTool`
+    drops them unless it repeats them.
     """
 
     call_id: int
@@ -186,7 +187,7 @@ class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
 
 
 class ToolResultProjectionContext(HookContext, frozen=True, kw_only=True):
-    """A result is about to become the text that the model reads instead of the value and its `texts`."""
+    """A result is about to be rendered as the text that the model reads instead of the value and `texts`."""
 
     call_id: int
     tool_name: str
@@ -198,8 +199,8 @@ class ToolResultProjectionContext(HookContext, frozen=True, kw_only=True):
 class AssistantStreamHookContext(HookContext, frozen=True, kw_only=True):
     """A piece of the reply arrived: of its text, or of the model's reasoning.
 
-    `number` is that of the model call; another attempt has another one. With `last` the kind is complete and
-    `chunk` is empty: a hook that has held text back must return it now.
+    `number` is the number of the model call; each attempt has its own. If `last`, no more pieces of this kind
+    follow and `chunk` is empty: a hook that has held back text must return it now.
     """
 
     chunk: str
@@ -209,7 +210,7 @@ class AssistantStreamHookContext(HookContext, frozen=True, kw_only=True):
 
 
 class AssistantResponseHookContext(HookContext, frozen=True, kw_only=True):
-    """The whole reply arrived and is not processed yet."""
+    """The whole reply has arrived and has not been processed yet."""
 
     response: ReplyEnded
 
@@ -221,13 +222,13 @@ class AssistantStreamTransform(msgspec.Struct, frozen=True):
 
 
 class AssistantResponseTransform(msgspec.Struct, frozen=True):
-    """The reply that counts."""
+    """The reply that replaces the model's."""
 
     response: ReplyEnded
 
 
 class ContextCompaction(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages that replace earlier turns. Empty, it changes nothing."""
+    """The messages that replace earlier turns. If there are none, nothing is replaced."""
 
     seed: tuple[Message, ...] = ()
     reason: str = "compaction"
@@ -238,7 +239,7 @@ class ContextCompaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SwitchAgentFrame(msgspec.Struct, frozen=True):
-    """An answer of `before_llm_call`: the turn ends, and *task* starts in a new frame."""
+    """A return value of `before_llm_call`: the turn ends, and a turn with *task* starts in a new frame."""
 
     frame_id: str
     task: str
@@ -256,7 +257,7 @@ class ToolCatalogContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubagentContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of a session that works for another one."""
+    """The position of a subagent's session below its parent."""
 
     parent_session_id: str
     depth: int = 1
@@ -299,7 +300,7 @@ LifecycleEvent = TurnFinalized | TurnPersisted | SessionRestored | SessionConfig
 
 
 class TriggerEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of occurrence. `name` is that of its source; payloads must fit `payload_schema`."""
+    """A kind of occurrence. `name` is its source; payloads must match `payload_schema`."""
 
     name: str
     description: str = ""
@@ -319,11 +320,11 @@ class TriggerEventCatalog(msgspec.Struct):
         self.owners[event.name] = plugin_id
 
     def check(self, source: str, payload: Json) -> None:
-        """Raise `InvalidArgument` if a payload does not fit the schema announced for its source."""
+        """Raise `InvalidArgument` if *payload* does not match the schema announced for *source*."""
         event = self.events.get(source)
         if event is None or not event.payload_schema:
             return
-        import jsonschema_rs  # imported where a plugin brings a schema, and only there
+        import jsonschema_rs  # slow to import, and needed only if a plugin has a schema
 
         try:
             jsonschema_rs.validator_for(event.payload_schema).validate(payload)

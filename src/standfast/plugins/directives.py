@@ -2,13 +2,14 @@
 
 Theory of operation
 -------------------
-Every hook of a stage is asked, and the directives are added up. One more plugin can make the ruling stricter,
-never laxer: an abort beats a failing short circuit, which beats a question to a person, which beats a
-successful one; among equals the first wins. Each conflict is traced with both plugins.
+Every hook of a stage is called, and their directives are combined. An additional plugin can make the ruling
+stricter but never laxer: an abort takes precedence over a short circuit with an error, that over a request
+for approval, and that over a short circuit with a result; among equals the first wins. Each conflict is
+traced with the names of both plugins.
 
-Arguments are passed on instead: a plugin sees what the ones before it made of them. Those that were asked
-before are asked once more about the final arguments. If one of them then replaces them again, no order would
-satisfy both, and the call fails.
+Arguments are chained instead: each plugin sees the arguments as the plugins before it changed them. Plugins
+that saw earlier arguments are then called once more with the final ones. If one of them replaces those again,
+no order would satisfy both plugins, and the call fails.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ OwnedDirective = PluginOwned[directive.PluginDirective]
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Two plugins with incompatible wishes."""
+    """Two plugins with incompatible directives."""
 
     what: str
     winner: str
@@ -49,7 +50,7 @@ class Conflict(msgspec.Struct, frozen=True):
 
 
 class Composed(msgspec.Struct):
-    """A ruling, and what does not concern the turn: traces, conflicts, sessions to create."""
+    """A ruling, and the directives that are not part of it: traces, conflicts, sessions to create."""
 
     ruling: Ruling
     traces: list[PluginOwned[directive.EmitTrace]] = msgspec.field(default_factory=list)
@@ -98,7 +99,7 @@ def compose(owned: Iterable[OwnedDirective]) -> Composed:
 
 
 def compose_call(owned: Iterable[OwnedDirective], arguments: dict[str, Json] | None) -> Composed:
-    """Combine the directives about a call. *arguments* replace the call's own, if they are given."""
+    """Combine the directives about a call. *arguments*, unless None, replace the call's own."""
     owned = list(owned)
     composed, short = compose(owned), None
     wanted = [
@@ -125,14 +126,14 @@ def compose_call(owned: Iterable[OwnedDirective], arguments: dict[str, Json] | N
 
 
 def _laxness(short: directive.ShortCircuitTool) -> int:
-    """Order short circuits: a refusal before a question, a question before a result."""
+    """Return the rank of a short circuit: an error before a request for approval, that before a result."""
     if short.error is None:
         return 2
     return 1 if short.error.code == Code.WAITING_FOR_APPROVAL else 0
 
 
 class CallReview(msgspec.Struct):
-    """Asks the plugins about one call until they agree on its arguments or clearly cannot."""
+    """Asks the plugins about one call until they agree on its arguments or have shown that they cannot."""
 
     context: ToolCallHookContext
     ask: Callable[[RegisteredHook, ToolCallHookContext], Awaitable[list[OwnedDirective]]]
@@ -157,7 +158,7 @@ class CallReview(msgspec.Struct):
                     f"the arguments of {self.context.tool_name}()",
                     hook.plugin_id,
                     final,
-                    hint="let one of them accept what the other makes of the arguments",
+                    hint="change one of them so that it accepts the arguments that the other sets",
                 )
 
     async def _ask(self, hook: RegisteredHook) -> bool:
@@ -165,7 +166,7 @@ class CallReview(msgspec.Struct):
         replaced = False
         for one in await self.ask(hook, self.context):
             if not isinstance(one.value, directive.ReplaceToolArgs):
-                if one not in self.directives:  # the second answer may repeat it
+                if one not in self.directives:  # the second call may repeat a directive of the first
                     self.directives.append(one)
             elif one.value.arguments != self.context.arguments:
                 self.context = msgspec.structs.replace(self.context, arguments=one.value.arguments)

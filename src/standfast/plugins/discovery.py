@@ -1,4 +1,4 @@
-"""Installed plugins, found by their entry point.
+"""Installed plugins, found by their entry points.
 
 A package declares one like this::
 
@@ -31,7 +31,7 @@ class FoundPlugin(msgspec.Struct, frozen=True):
     _entry: Any
 
     def load(self) -> PluginFactory:
-        """Import it; `PluginFailed` with its name if that fails."""
+        """Import the plugin; raise `PluginFailed`, which names it, if that fails."""
         try:
             return as_factory(self._entry.load())
         except (StandfastError, KeyboardInterrupt):
@@ -53,15 +53,15 @@ def installed_plugins() -> list[FoundPlugin]:
 
 
 def require_plugin(name: str) -> FoundPlugin:
-    """Return the plugin of this name; `PluginConflict` if two packages declare it."""
+    """Return the plugin of this name; raise `PluginConflict` if two packages declare it."""
     installed = installed_plugins()
     named = [one for one in installed if one.name == name]
     if not named:
         import difflib
 
         close = difflib.get_close_matches(name, [one.name for one in installed], n=1)
-        hint = f"did you mean {close[0]}?" if close else "`standfast plugins list` shows those that are there"
-        raise InvalidPlugin(f"there is no plugin {name!r}", hint=hint)
+        hint = f"did you mean {close[0]}?" if close else "`standfast plugins list` shows the installed ones"
+        raise InvalidPlugin(f"plugin {name!r} is not installed", hint=hint)
     for other in named[1:]:
         if other.target != named[0].target:
             hint = "uninstall one of the two packages"
@@ -70,10 +70,10 @@ def require_plugin(name: str) -> FoundPlugin:
 
 
 def find_plugin(name: str) -> PluginFactory:
-    """Return the loaded plugin of this name."""
+    """Import and return the installed plugin of this name."""
     return require_plugin(name).load()
 
 
 def resolve_plugin(given: object) -> PluginFactory:
-    """Return a plugin given by its name, or in a form that `as_factory` takes."""
+    """Return the factory of a plugin that is given by name, or in a form that `as_factory` accepts."""
     return find_plugin(given) if isinstance(given, str) else as_factory(given)

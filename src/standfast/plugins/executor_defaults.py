@@ -1,7 +1,7 @@
-"""Defaults for the members that a code executor may leave out.
+"""Defaults for the optional members of a code executor.
 
-An executor that has only `execute_code` keeps no variables, lets code call the session's tools, and runs a
-cell again from its beginning if its turn waited.
+An executor that has only `execute_code` keeps no variables, lets code call the session's tools, and reruns a
+cell from its beginning if its turn was parked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MEMBERS: Final = (
     "accepts_finish", "cell_language", "cell_tool", "execution_state_dirty", "functions", "language", "park",
     "referenced_blobs", "restore_execution_state", "snapshot_execution_state", "turn_over",
 )  # fmt: skip
-"""The members that an executor may leave out."""
+"""The optional members of an executor."""
 
 _MEMORY: Final = ("execution_state_dirty", "snapshot_execution_state", "restore_execution_state")
 
@@ -33,7 +33,7 @@ class ExecutesCode(Protocol):
 
 
 class CatalogFunctions:
-    """The `CodeFunctions` of one catalog: its tools, and the functions *own*. Read from any thread."""
+    """The `CodeFunctions` of one catalog: its tools, and the functions *own*. Thread-safe."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class CatalogFunctions:
         self._own = own or {}
 
     def __contains__(self, name: object) -> bool:
-        if name == self._cell_tool:  # code does not run code
+        if name == self._cell_tool:  # code cannot call the tool that runs code
             return False
         return name in self._own or (isinstance(name, str) and self.catalog.may_call(name))
 
@@ -63,7 +63,7 @@ class CatalogFunctions:
         return (self._own.get(name) or self._resolve(name)).async_mode
 
     def suggest(self, name: str) -> str | None:
-        import difflib  # only wrong code needs it
+        import difflib  # needed only for code with an unknown name
 
         close = difflib.get_close_matches(name, list(self.names()), n=3, cutoff=0.6)
         return f"did you mean {', '.join(f'{one}()' for one in close)}?" if close else None
@@ -73,7 +73,7 @@ class CatalogFunctions:
 
 
 class DefaultExecutor:
-    """A code executor made of an object with `execute_code`."""
+    """A complete code executor around an object that has at least `execute_code`."""
 
     cell_tool = CELL_TOOL
     language = "python"
@@ -93,10 +93,10 @@ class DefaultExecutor:
         return CatalogFunctions(catalog, resolve, self.cell_tool)
 
     async def park(self) -> None:
-        """Nothing is held: the cell is run again."""
+        """Do nothing: there is no suspended cell to keep, because the cell is rerun."""
 
     def turn_over(self, messages: Sequence[Message]) -> None:
-        """Nothing is in the middle."""
+        """Do nothing: no state depends on the turn."""
 
     def execution_state_dirty(self) -> bool:
         return False
@@ -108,11 +108,11 @@ class DefaultExecutor:
         return {}
 
     def restore_execution_state(self, data: bytes) -> None:
-        """There is no state."""
+        """Do nothing: there is no state to restore."""
 
 
 def lacking_member(given: object) -> str:
-    """Return the method that *given* lacks though it has its counterpart; without it variables get lost."""
+    """Return the method missing from *given* though it has its counterpart; variables would get lost."""
     missing = [name for name in _MEMORY if not hasattr(given, name)]
     return missing[0] if 0 < len(missing) < len(_MEMORY) else ""
 

@@ -1,4 +1,4 @@
-"""The table of hooks, and the decorator of their methods. A hook has the stable name of its method."""
+"""The table of hooks and the decorator `@hook`. Hook names are stable; a method's name selects its hook."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HookKind(msgspec.Struct, frozen=True):
     order: Order
     on_failure: OnFailure
     plain: bool = False
-    """A plain function: it is called where nothing can be awaited."""
+    """Whether the hook must be a plain function, because its caller cannot await it."""
 
 
 _DIRECTIVES: Final = "directives, or None"
@@ -97,9 +97,9 @@ def hook(function: F, /) -> F: ...
 @overload
 def hook(kind: str | None = None, /, *, priority: int = 0) -> Callable[[F], F]: ...
 def hook(target: Any = None, /, *, priority: int = 0) -> Any:
-    """Make a method of a plugin a hook: the one it is named after, or the one that *kind* names.
+    """Declare a plugin's method a hook: the one it is named after, or the one named by the first argument.
 
-    Of the hooks that the table orders by priority, those with a higher `priority` come first.
+    Where the table orders hooks by priority, those with a higher `priority` are called first.
     """
     if callable(target):
         return _marked(target, target.__name__, priority)
@@ -112,14 +112,14 @@ def mark_of(function: object) -> HookMark | None:
 
 
 def require_kind(name: str) -> HookKind:
-    """Return a row of the table; `InvalidPlugin` suggests one if there is none of this name."""
+    """Return the table row of a hook; raise `InvalidPlugin`, with a suggestion, if it does not exist."""
     kind = HOOKS.get(name)
     if kind is None:
         import difflib
 
         close = difflib.get_close_matches(name, HOOKS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"the hooks are {', '.join(HOOKS)}"
-        raise InvalidPlugin(f"there is no hook {name!r}", hint=hint)
+        raise InvalidPlugin(f"hook {name!r} does not exist", hint=hint)
     return kind
 
 

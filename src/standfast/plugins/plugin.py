@@ -1,20 +1,22 @@
-"""The plugin interfaces of the kernel, and the class that makes writing a plugin short.
+"""The plugin interfaces of the kernel, and `Plugin`, a convenient base class that implements them.
 
 Theory of operation
 -------------------
 A *factory* builds one *session plugin* for each session. A `Plugin` is both: the instance passed to an agent
-is a pattern; each session gets a copy, registers its hooks, tools and actions, and restores its state.
+is a template. Each session gets a copy of it, which registers its hooks, tools and actions, and then gets its
+stored state.
 
 Rules
 -----
-1. Sessions share nothing through a `Plugin`: its attributes are copied deeply. Create what must not be copied
-   in `session_ready`.
-2. A plugin's state is JSON in `state`, and is stored whenever `revision` has risen. Assigning `state` raises
-   it; code that changes the state in place must call `touch`.
-3. `version` is that of the state's shape. State of another version is refused unless `migrate` can read it.
-4. The hooks of all plugins of a session run on one event loop that is not the runtime's, so that one that
-   blocks delays no other session. A class that declares `loop = "runtime"` has its hooks run on the runtime's
-   loop; subclasses do not inherit the declaration.
+1. Sessions share nothing through a `Plugin`: its attributes are deep-copied. Create objects that must not be
+   copied in `session_ready`.
+2. A plugin's state is the JSON value `state`. It is stored whenever `revision` has increased. Assigning
+   `state` increases it; code that changes the state in place must call `touch`.
+3. `version` is the version of the state's format. State of another version is refused unless `migrate` can
+   convert it.
+4. The hooks of all plugins of a session run on one event loop separate from the runtime's, so that a hook
+   that blocks does not delay other sessions. The hooks of a class that declares `loop = "runtime"` run on the
+   runtime's loop; subclasses do not inherit the declaration.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound="Plugin")
 
 PluginLoop = Literal["own", "runtime"]
-"""Where hooks and actions of a plugin run: on a loop of the session's plugins, or on the runtime's."""
+"""Where a plugin's hooks and actions run: on the event loop of the session's plugins, or on the runtime's."""
 
 _NOT_OPTIONS = ("revision", "session")
 _ID = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
@@ -77,7 +79,7 @@ class SessionPlugin(StatefulPlugin, Protocol):
 
 @runtime_checkable
 class PluginFactory(Protocol):
-    """Makes the plugin of each session. `build` is cheap."""
+    """A factory of session plugins. `build` must be cheap."""
 
     @property
     def id(self) -> str: ...
@@ -94,7 +96,7 @@ class Plugin:
     loop: ClassVar[PluginLoop] = "own"
 
     session: PluginSessionContext
-    """The session of this plugin. The pattern has none."""
+    """The session of this plugin. Not set on the template."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -121,7 +123,7 @@ class Plugin:
     revision: int = 0
 
     def touch(self) -> None:
-        """Announce that `state` has changed."""
+        """Increase `revision`, so that a `state` changed in place is stored."""
         self.revision += 1
         if (stage := STAGE.get()) is not None:
             stage.changes.add(self.id)
@@ -132,11 +134,11 @@ class Plugin:
             self.id,
             "restore",
             f"its state was written by version {version}, this is version {self.version}",
-            hint="install the version that wrote it, or give the plugin a `migrate` method",
+            hint="install the version that wrote it, or add a `migrate` method to the plugin",
         )
 
     def build(self: P, ctx: PluginSessionContext) -> P:
-        """Return a copy of this pattern for one session."""
+        """Return a deep copy of this template for one session."""
         made = copy.deepcopy(self)
         made.session = ctx
         if (options := ctx.options.plugins.get(self.id)) is not None:
@@ -144,13 +146,13 @@ class Plugin:
         return made
 
     def configure(self, options: Json) -> None:
-        """Set attributes from the options of the session, a JSON object."""
+        """Set attributes from the session's options for this plugin, a JSON object."""
         if not isinstance(options, Mapping):
-            raise InvalidArgument(f"the options of plugin {self.id!r} are not an object")
+            raise InvalidArgument(f"the options of plugin {self.id!r} are not a JSON object")
         known = self.option_names()
         for name, value in options.items():
             if name not in known:
-                hint = f"it takes {', '.join(known)}" if known else "it takes none"
+                hint = f"its options are {', '.join(known)}" if known else "it has no options"
                 raise InvalidArgument(f"plugin {self.id!r} has no option {name!r}", hint=hint)
             setattr(self, name, value)
         self.check_options()
@@ -160,11 +162,11 @@ class Plugin:
         return [name for name in vars(self) if name not in _NOT_OPTIONS and not name.startswith("_")]
 
     def check_options(self) -> None:
-        """Read the attributes that `configure` has set; raise `InvalidArgument` if one does not fit."""
+        """Validate the attributes that `configure` has set; raise `InvalidArgument` if one is invalid."""
 
     def register(self, registrar: PluginRegistrar) -> None:
         """Register every decorated method. Override it to register more."""
-        kind, names = type(self), dict[str, None]()  # in the order of their definition, base classes first
+        kind, names = type(self), dict[str, None]()  # in definition order, base classes first
         for base in reversed(kind.__mro__):
             if base not in (object, Plugin):
                 names.update(dict.fromkeys(name for name in vars(base) if not name.startswith("__")))
@@ -207,7 +209,7 @@ def check_plugin_id(plugin_id: object) -> str:
 
 
 def check_numbers(plugin: Plugin, hint: str | None = None, **least: int) -> None:
-    """Raise `InvalidArgument` unless each of these options is a whole number, and at least this."""
+    """Raise `InvalidArgument` unless each of these options is an integer and at least the given minimum."""
     for name, minimum in least.items():
         value = getattr(plugin, name)
         if type(value) is not int or value < minimum:
@@ -216,7 +218,7 @@ def check_numbers(plugin: Plugin, hint: str | None = None, **least: int) -> None
 
 
 def loop_of(plugin: SessionPlugin) -> PluginLoop | None:
-    """Return where the code of a plugin runs; None for a shipped one, whose hooks never block."""
+    """Return where a plugin's code runs; None for a shipped plugin, whose hooks never block."""
     if is_shipped(plugin):
         return None
     loop: PluginLoop = "runtime" if getattr(plugin, "loop", "own") == "runtime" else "own"
@@ -229,17 +231,17 @@ def is_shipped(plugin: object) -> bool:
 
 
 def as_factory(given: object) -> PluginFactory:
-    """Return the factory of a pattern, of its class, or of a factory."""
+    """Return *given* as a factory: it may be a factory, a `Plugin` instance or a `Plugin` class."""
     if isinstance(given, type) and issubclass(given, Plugin):
         try:
             given = given()
         except TypeError as error:
             raise InvalidPlugin(
-                f"{error}", hint="pass the plugin with its options, not only its class"
+                f"{error}", hint="pass an instance with its options instead of the class"
             ) from None
     if not isinstance(given, PluginFactory):
         raise InvalidPlugin(
-            f"{given!r} is not a plugin", hint="subclass standfast.Plugin, or give it `id` and `build`"
+            f"{given!r} is not a plugin", hint="subclass standfast.Plugin, or define `id` and `build`"
         )
     check_plugin_id(given.id)
     return given

@@ -1,19 +1,19 @@
-"""The states of a session's plugins, tools and code: taken, compared with those stored, read and restored.
+"""The states of a session's plugins, tools and code: capture, compare with the stored ones, read, restore.
 
 Theory of operation
 -------------------
-A state is journaled with the inputs that led to it (`durable/driver.py`, rule 2). Calls run concurrently, and
-so do their hooks, while a plugin has one state for all of them. So the hooks around a call are a `CallStage`:
-it keeps the states that its hooks ended with, and knows the stages whose changes are in those states. They
-are journaled with the outcome of the stage, and not before all those other stages are over.
+A state is journaled with the inputs that led to it (`durable/driver.py`, rule 2). Calls and their hooks run
+concurrently, while a plugin has one state for all of them. So the hooks around a call form a `CallStage`,
+which records the plugin states when its hooks ended, and the other stages whose changes those states contain.
+These states are journaled with the outcome of the stage, and only when all those other stages are over.
 
 Rules
 -----
-1. Only a state that has changed is written; a plugin's revision tells whether it has.
-2. A written state is a copy, checked for its size and that it can be read back.
-3. A plugin whose hooks run on a thread of their own is asked for its state only there.
+1. Only changed states are written; a change is detected by the plugin's revision.
+2. A written state is a copy, whose size and JSON form were checked.
+3. A plugin whose hooks run on a separate thread is asked for its state only on that thread.
 4. If no stage has changed a plugin, its newest state is written with the next input.
-5. The state of a plugin that is not installed is kept for it.
+5. The state of a plugin that is no longer installed is kept until it is installed again.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _MAX_STATE_BYTES: Final = 16 << 20
 """The largest state of a plugin, not counting its blobs."""
 
 Report = Callable[[str, str, str], None]
-"""Takes a problem that is not fatal: the plugin, the hook, the message."""
+"""A function that reports a non-fatal problem: plugin id, hook, message."""
 
 StoredEntry = tuple[PluginSnapshotEntry, tuple[Blob, ...]]
-"""A state to write, and the blobs of it that are not stored yet."""
+"""A state to write, and those of its blobs that are not stored yet."""
 
 
 revision_of: Final[Callable[[StatefulPlugin], int]] = attrgetter("revision")
@@ -71,12 +71,12 @@ class StatefulPlugin(Protocol):
 
     @property
     def revision(self) -> int:
-        """Rises whenever the plugin's state changes."""
+        """A number that increases whenever the plugin's state changes."""
 
     def snapshot(self, writer: SnapshotWriter) -> PluginSnapshotMeta: ...
 
     def restore(self, meta: PluginSnapshotMeta, reader: SnapshotReader) -> None:
-        """Take over the stored state; state None means that there is none."""
+        """Adopt the stored state, which is None if there is none."""
 
 
 class CallStage:
@@ -86,13 +86,13 @@ class CallStage:
 
     def __init__(self) -> None:
         self.changes: set[str] = set()
-        """The plugins whose state its hooks have changed so far."""
+        """The plugins whose state the stage's hooks have changed so far."""
         self.states: dict[str, TakenState] = {}
         self.within: frozenset[CallStage] = frozenset()
         """The stages whose changes are in `states`."""
         self.is_over = False
         self.deliver: Callable[[], None] | None = None
-        """Passes on the outcome of the stage, once that is known."""
+        """The function that delivers the stage's outcome, once that is known."""
 
 
 STAGE: Final[ContextVar[CallStage | None]] = ContextVar("standfast_call_stage", default=None)
@@ -100,7 +100,7 @@ STAGE: Final[ContextVar[CallStage | None]] = ContextVar("standfast_call_stage", 
 
 
 class TakenState(msgspec.Struct, frozen=True):
-    """A plugin's state at one time. `order` counts the states taken of the plugin."""
+    """A captured state of a plugin. `order` counts the states captured from the plugin."""
 
     order: int
     version: str
@@ -113,30 +113,30 @@ class TakenState(msgspec.Struct, frozen=True):
 
 
 class PluginMemory:
-    """The states taken of one plugin in one session. *unwritten* are the session's open stages.
+    """The states captured from one plugin in one session. *unwritten* are the session's open stages.
 
-    A plugin that does not announce its changes (`Plugin.touch`) counts as changed by each of its hooks.
+    A plugin whose revision does not announce changes (`Plugin.touch`) counts as changed by each of its hooks.
     """
 
     def __init__(self, plugin: StatefulPlugin, unwritten: set[CallStage], *, says_changes: bool) -> None:
         self.plugin = plugin
         self.latest: TakenState | None = None
-        """The newest state that was taken outside of all stages."""
+        """The newest state that was captured outside of any stage."""
         self.problem: PluginStateLost | None = None
-        """Why the newest state could not be taken."""
+        """Why the newest state could not be captured."""
         self.order = 0
-        """How many states were taken."""
+        """How many states were captured."""
         self._unwritten = unwritten
         self._says_changes = says_changes
         self._seen = -1
 
     @property
     def is_seen(self) -> bool:
-        """Whether the current state was taken, for a stage or for none."""
+        """Whether the current state has been captured, within a stage or outside."""
         return self.plugin.revision == self._seen
 
     def restored(self) -> None:
-        """Count the current state as known."""
+        """Mark the current state as captured, because it was just restored."""
         self._seen, self.latest = self.plugin.revision, None
 
     def changed_by(self) -> list[CallStage]:
@@ -148,10 +148,10 @@ class PluginMemory:
             stage.changes.add(self.plugin.id)
 
     def hook_ended(self) -> None:
-        """Take the state if the hook that ends here has changed it. Raises nothing."""
+        """Capture the state if the hook that has just ended changed it. Never raises."""
         stage, plugin_id = STAGE.get(), self.plugin.id
         if stage is None:
-            # This change cannot be told apart from one by a call whose outcome is still to come.
+            # This change is indistinguishable from one by a call whose outcome is not journaled yet.
             if not self.is_seen and not self.changed_by():
                 self.refresh()
         elif plugin_id in stage.changes and (taken := self._take()) is not None:
@@ -159,12 +159,12 @@ class PluginMemory:
             stage.within |= frozenset(one for one in self.changed_by() if one is not stage)
 
     def refresh(self) -> None:
-        """Take the current state. Raises nothing."""
+        """Capture the current state. Never raises."""
         self.latest = self._take() or self.latest
 
     def _take(self) -> TakenState | None:
         plugin = self.plugin
-        version, revision = plugin.version, plugin.revision  # before the state: a tool may change both
+        version, revision = plugin.version, plugin.revision  # read before the state: a tool may change both
         try:
             entry, blobs = snapshot_of(plugin)
         except PluginStateLost as error:
@@ -181,18 +181,18 @@ def blobs_of(state: SessionState) -> tuple[str, ...]:
 
 
 def state_record(state: SessionState) -> StateRecord:
-    """Return a session's state as the store takes it."""
+    """Return a session's state as a record for the store."""
     return StateRecord(body=encode_state(state), blobs=blobs_of(state))
 
 
 def snapshot_of(plugin: StatefulPlugin) -> tuple[PluginSnapshotEntry, list[Blob]]:
-    """Copy and check the plugin's current state; `PluginStateLost` if it cannot be stored."""
+    """Copy and check the plugin's current state; raise `PluginStateLost` if it cannot be stored."""
     writer = SnapshotWriter()
     try:
         meta = at_once(plugin.snapshot(writer))
-        state, size = to_json(meta.state)  # a copy: the plugin keeps changing its own
+        state, size = to_json(meta.state)  # a copy, because the plugin continues to change its own
         if size > _MAX_STATE_BYTES:
-            raise ValueError(f"its state is {size} bytes, the limit is {_MAX_STATE_BYTES}: write a blob")
+            raise ValueError(f"its state is {size} bytes, the limit is {_MAX_STATE_BYTES}: use blobs")
         entry = PluginSnapshotEntry(
             meta=msgspec.structs.replace(meta, state=state), artifacts=writer.artifacts
         )
@@ -239,7 +239,7 @@ class PluginStates:
         self.step = step
         self._places = places
         self._away = tuple(one for one in self.plugins if places[one.id].away is not None)
-        """The plugins whose hooks run on a thread of their own."""
+        """The plugins whose hooks run on a separate thread."""
         self._report = report
         self._timeout_s = timeout_s
         self._written: dict[str, TakenState] = {}
@@ -254,7 +254,10 @@ class PluginStates:
         return memory
 
     def snapshot(self, *, tolerant: bool = False) -> tuple[PluginSessionSnapshot, tuple[Blob, ...]]:
-        """Return all states and their new blobs; `PluginStateLost`, or if *tolerant* the last known state."""
+        """Return all states and their new blobs.
+
+        Raise `PluginStateLost` if a plugin cannot snapshot; if *tolerant*, use its last known state.
+        """
         entries = dict(self._absent)
         blobs: list[Blob] = []
         for plugin in self.plugins:
@@ -291,10 +294,10 @@ class PluginStates:
         return PluginSessionSnapshot(plugins={**self._absent, **entries})
 
     def changed(self, stage: CallStage | None = None) -> dict[str, StoredEntry]:
-        """Return the states that are not written yet, and count them as written.
+        """Return the states that are not written yet, and mark them as written.
 
-        These are the states that the hooks of *stage*, whose outcome is written now, ended with; and those of
-        plugins that no unwritten stage has changed.
+        These are the states at the end of *stage*, whose outcome is written now, and those of plugins that no
+        unwritten stage has changed.
         """
         if stage is not None:
             self.unwritten.discard(stage)
@@ -308,7 +311,7 @@ class PluginStates:
                 newest = self._newest(plugin, states.get(plugin.id))
                 if newest is not None:
                     found[plugin.id] = (newest.entry, self._write(plugin, newest))
-        # A plugin that cannot snapshot is asked again when it has changed again.
+        # A plugin that could not snapshot is asked again after its next change.
         is_all = not self.unwritten and all(
             self._places[one.id].away is None or self._is_written(one) for one in self.plugins
         )
@@ -327,12 +330,12 @@ class PluginStates:
         return None if newest is written else newest
 
     def _refresh_here(self, plugin: StatefulPlugin, memory: PluginMemory) -> None:
-        """Take the state if it is not known, unless the plugin runs on a thread of its own."""
+        """Capture the state if necessary, unless the plugin's hooks run on a separate thread."""
         if self._places[plugin.id].away is None and not self._is_known(plugin):
             memory.refresh()
 
     def _write(self, plugin: StatefulPlugin, taken: TakenState) -> tuple[Blob, ...]:
-        """Count a state as written; return the blobs of it that are new."""
+        """Mark a state as written; return its new blobs."""
         kept = self._written.get(plugin.id)
         stored = set() if kept is None else set(kept.entry.artifacts.values())
         self._written[plugin.id] = taken
@@ -353,16 +356,16 @@ class PluginStates:
 
     @property
     def has_plugins_away(self) -> bool:
-        """Whether there are plugins whose hooks run on a thread of their own."""
+        """Whether there are plugins whose hooks run on a separate thread."""
         return bool(self._away)
 
     @property
     def has_unknown_states(self) -> bool:
-        """Whether a plugin has changed on a thread of its own since its state was taken there."""
+        """Whether a plugin on a separate thread has changed since its state was last captured."""
         return any(one.revision and not self._memory(one).is_seen for one in self._away)
 
     async def take_states(self) -> None:
-        """Take the unknown states of plugins whose hooks run on a thread of their own, on that thread."""
+        """Capture the changed states of plugins whose hooks run on a separate thread, on that thread."""
         for plugin in self.plugins:
             away, memory = self._places[plugin.id].away, self._memory(plugin)
             if away is None or self._is_known(plugin):
@@ -414,14 +417,14 @@ class PluginStates:
         known = {plugin.id for plugin in self.plugins}
         self._absent = {name: entry for name, entry in snapshot.plugins.items() if name not in known}
         for name in self._absent:
-            self._report(name, "restore", "it is not installed; its state is kept for it")
+            self._report(name, "restore", "it is not installed; its stored state is kept")
         for plugin in self.plugins:
             self._restore_one(plugin, snapshot.plugins.get(plugin.id), fetched or {})
 
     def restore_changed(
         self, entries: Mapping[str, PluginSnapshotEntry], fetched: Mapping[str, bytes]
     ) -> None:
-        """Give plugins the states that they had in the middle of a turn."""
+        """Restore the plugin states that an unfinished turn has journaled."""
         absent = dict(entries)
         for plugin in self.plugins:
             if plugin.id in entries:
@@ -448,7 +451,7 @@ class PluginStates:
                 plugin.id,
                 "restore",
                 described(error),
-                hint="its state was not changed; open the session with the plugin version that wrote it",
+                hint="open the session with the plugin version that wrote the state, which is unchanged",
             ) from error
         if meta.plugin_version == plugin.version:
             memory.restored()
@@ -457,7 +460,7 @@ class PluginStates:
                 self._written[plugin.id] = taken
 
 
-# Reading what was stored with a session, or journaled by its open turn.
+# Reading the states stored with a session, or journaled by its unfinished turn.
 
 _EMPTY: Final = SessionState()
 
@@ -466,12 +469,12 @@ async def read_state(store: SessionStore, head: SessionHead) -> SessionState:
     """Return the state that *head* names."""
     found = await read_named_state(store, head.session_id, head.state)
     if found is None:
-        raise RecordCorrupt(f"state {head.state} of session {head.session_id} (it is gone)")
+        raise RecordCorrupt(f"state {head.state} of session {head.session_id} (it is missing)")
     return found
 
 
 async def read_named_state(store: SessionStore, session_id: str, name: str | None) -> SessionState | None:
-    """Return the state *name* of a session, an empty one without a name; None if it was pruned."""
+    """Return the state *name* of a session, or an empty state if *name* is None; None if it was pruned."""
     if name is None:
         return _EMPTY
     body = await store.state(name)
@@ -484,7 +487,7 @@ async def read_named_state(store: SessionStore, session_id: str, name: str | Non
 
 
 class JournaledStates(msgspec.Struct):
-    """What plugins and tools were in the middle of a turn."""
+    """The states of plugins and tools that an unfinished turn has journaled."""
 
     plugins: dict[str, PluginSnapshotEntry] = msgspec.field(default_factory=dict)
     tools: ToolState | None = None
@@ -524,13 +527,13 @@ async def fetch_blobs(
     return fetched
 
 
-# The variables of a session's code. They are not part of the plugin's state: a change of variables changes
-# nothing about the tools, and the catalog is rebuilt when a plugin's state changes.
+# The variables of a session's code. They are kept apart from the plugin's state, because the tool catalog is
+# rebuilt whenever a plugin's state changes, and variables do not affect it.
 
 STATE: Final = "execution"
-"""The artifact that is the state itself. Others are only named, so that they are kept."""
+"""The artifact that contains the state. Other artifacts are listed only so that their blobs are kept."""
 _INLINE_BYTES: Final = 4_096
-"""The largest state that is stored in the record itself."""
+"""The largest state that is stored inline in the record."""
 _PACKED_BYTES: Final = 64 << 10
 """The smallest state that is compressed."""
 
@@ -545,7 +548,7 @@ class ExecutionMemory:
         """The state as it was last written."""
 
     def changed(self) -> StoredEntry | None:
-        """Return the state if it is not written yet, and count it as written."""
+        """Return the state if it is not written yet, and mark it as written."""
         executor = self._executor
         if executor is None or not executor.execution_state_dirty():
             return None
@@ -567,7 +570,7 @@ class ExecutionMemory:
         return self.entry, tuple(writer.blobs)
 
     def restore(self, entry: PluginSnapshotEntry | None, fetched: Mapping[str, bytes]) -> None:
-        """Give the executor its stored state. Without an executor it is kept for another."""
+        """Restore the executor's stored state. Without an executor, keep the state for a later one."""
         self.entry = entry
         if self._executor is not None and entry is not None:
             self._executor.restore_execution_state(read_execution(entry, fetched))
@@ -579,7 +582,7 @@ class ExecutionMemory:
 
 
 def read_execution(entry: PluginSnapshotEntry, fetched: Mapping[str, bytes]) -> bytes:
-    """Return the stored state of a code executor, as the executor gave it."""
+    """Return the stored state of a code executor, as bytes from its `snapshot_execution_state`."""
     state = entry.meta.state
     try:
         assert isinstance(state, dict)
@@ -590,5 +593,5 @@ def read_execution(entry: PluginSnapshotEntry, fetched: Mapping[str, bytes]) -> 
         return zlib.decompress(data) if state.get("packed") else data
     except (AssertionError, ValueError, zlib.error) as error:
         raise PluginStateLost(
-            entry.meta.plugin_id, "restore", f"the variables of its code cannot be read: {error}"
+            entry.meta.plugin_id, "restore", f"the stored variables of its code cannot be read: {error}"
         ) from error

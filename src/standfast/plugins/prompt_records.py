@@ -1,7 +1,7 @@
-"""Keeps what the requests of model calls are made of, once for all calls that share it.
+"""Records of the prompts, tools and settings of model calls, each stored once for all calls that share it.
 
-Rule: a record is written with the first call that has it, and again with a call an hour later: the record of
-an hour ago may have been deleted together with the only session that named it.
+Rule: a record is written with the first call that uses it, and again after an hour, because the stored one
+may have been deleted together with the only session that referred to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NamedLayers = tuple[tuple[str, PromptLayer], ...]
 
 
 class PromptSource(msgspec.Struct, frozen=True):
-    """What a record is made of; equal sources give equal records."""
+    """The contents of a record; equal sources give equal records."""
 
     layers: NamedLayers
     protocol: tuple[PromptContribution, ...]
@@ -34,7 +34,7 @@ class PromptSource(msgspec.Struct, frozen=True):
 
 
 def recorded_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return *settings* as they may be written down: values of headers can be keys, so they are left out."""
+    """Return *settings* without the values of headers, which may be API keys and must not be stored."""
     headers = settings.get("extra_headers")
     if not isinstance(headers, dict) or not headers:
         return settings
@@ -49,7 +49,7 @@ class _Kept(msgspec.Struct):
 
 
 class PromptRecords:
-    """The records of one agent's sessions, the most recent first."""
+    """The recently used records of one agent's sessions, the most recent first."""
 
     def __init__(self) -> None:
         self._kept: list[_Kept] = []

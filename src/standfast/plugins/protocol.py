@@ -1,8 +1,8 @@
 """The parts of a protocol: the plugins that decide how a model acts.
 
-A protocol is a plugin that fills two exclusive slots. Its *session plugin* looks after the protocol's own
-state and may answer instead of the model; its *driver* makes a preamble for each catalog of tools, and from
-that the `EffectHost` of each turn.
+A protocol is a plugin that fills two exclusive slots. Its *session plugin* manages the protocol's own state
+and may answer instead of the model; its *driver* builds a preamble for each tool catalog, and from the
+preamble the `EffectHost` of each turn.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ProtocolSessionContext(msgspec.Struct, frozen=True):
 
 
 class SessionReadView(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in mid-turn, read only: its frame's `history` before the turn, and the turn's own so far."""
+    """A read-only view of a session in mid-turn: the frame's `history` and the turn's messages so far."""
 
     session_id: str
     turn_id: str
@@ -59,7 +59,7 @@ class SessionReadView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessScope(msgspec.Struct, frozen=True, kw_only=True):
-    """The tasks of one model call, under names that a second attempt would choose again."""
+    """The background tasks of one model call, under names that are the same in every attempt."""
 
     session_id: str
     parent_invocation: str
@@ -71,7 +71,7 @@ class ProcessScope(msgspec.Struct, frozen=True, kw_only=True):
     async def spawn(
         self, name: str, task: ports.SessionTask, *, kind: TaskKind = TaskKind.OTHER, label: str = ""
     ) -> TaskRecord:
-        """Start a task of this call; return its record if it runs already."""
+        """Start a task of this call and return its record; if it is running already, only return that."""
         spec = TaskSpec(id=self.task_id(name), kind=kind, label=label or name)
         try:
             return await self.processes.spawn_managed_task(self.session_id, spec, task)
@@ -111,7 +111,7 @@ class ProtocolBeforeLlmCallContext(msgspec.Struct, frozen=True, kw_only=True):
     async def direct_llm_completion(
         self, request: ModelRequest, usage_source: str
     ) -> ports.DirectLlmCompletion:
-        """Ask the session's model with another request, on the turn's account."""
+        """Send another request to the session's model, charged to the turn."""
         return await self.completions.direct_llm_completion(request, usage_source)
 
     def process_scope(self) -> ProcessScope:
@@ -122,7 +122,7 @@ class ProtocolBeforeLlmCallContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProtocolSessionMaterialization(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that a session is opened with, as a root or as a child."""
+    """The options with which a session is opened, as a root or as a child."""
 
     plugin_options: PluginOptions
     is_root_session: bool = True
@@ -159,27 +159,28 @@ class ProtocolRuntimeContext:
 
 
 class ProtocolSessionPlugin:
-    """A protocol's part in the life of a session. Every method may be left as it is."""
+    """A protocol's callbacks in the life of a session. Overriding them is optional."""
 
     turn_options_version: int = 1
-    """The `schema_version` of the protocol's options. Others are refused when they are set, and when a
-    session that has stored them is opened, unless `configure_runtime_on_materialize` replaces them."""
+    """The `schema_version` of the protocol's options. Options of another version are refused when they are
+    set, and when a session that has stored them is opened, unless `configure_runtime_on_materialize` replaces
+    them."""
 
     async def initialize_session(self, ctx: ProtocolSessionContext) -> None:
-        """The session is opened in this process."""
+        """Handle that the session was opened in this process."""
 
     async def restore_session(self, ctx: ProtocolSessionContext, state: SessionState) -> None:
-        """The session has the stored *state*. Called also after a frame switch was committed."""
+        """Handle that the session has the stored *state*. Also called after a frame switch was committed."""
 
     async def append_session_nodes(self, ctx: ProtocolSessionContext, nodes: Sequence[Payload]) -> None:
-        """The host has added nodes to the history."""
+        """Handle nodes that the host has added to the history."""
 
     async def apply_session_extension(self, extension: Json) -> None:
-        """The host passes an extension for the session."""
-        raise ProtocolError("the protocol of this session takes no session extensions")
+        """Apply an extension that the host passes for the session."""
+        raise ProtocolError("the protocol of this session does not support session extensions")
 
     async def validate_turn_extension(self, extension: Json) -> None:
-        """The host passes an extension for one turn; raise to refuse it."""
+        """Check an extension that the host passes for one turn; raise to refuse it."""
 
     def configure_runtime_on_materialize(
         self, ctx: ProtocolRuntimeContext, materialization: ProtocolSessionMaterialization
@@ -194,7 +195,7 @@ class ProtocolSessionPlugin:
 
 
 class CodeExecutionContext(Protocol):
-    """The services of a turn for one cell of `reply`. `now_ms` and `seed` are the same whenever it runs."""
+    """The services of a turn for one cell of `reply`. `now_ms` and `seed` are the same in every rerun."""
 
     session_id: str
     turn_id: str
@@ -206,7 +207,7 @@ class CodeExecutionContext(Protocol):
     output: OutputContract | None
 
     def engine(self, name: str) -> CodeEngine:
-        """Return the engine of this name; `CodeExecutionUnavailable` if it is not installed."""
+        """Return the engine of this name; raise `CodeExecutionUnavailable` if it is not installed."""
 
     @property
     def reply(self) -> AssistantMessage: ...
@@ -217,23 +218,24 @@ class CodeExecutionContext(Protocol):
     async def read_blob(self, digest: str) -> bytes | None: ...
 
     def heard(self, count: int) -> None:
-        """Resume the cell where it had this many answers."""
+        """Record that the cell was restored at the point where it had received *count* answers."""
 
     def ask(self, calls: Sequence[CellCall], hear: Callable[[int, CallAnswer], None]) -> None:
         """Pause the cell, which has made *calls* since its last pause.
 
-        *hear* gets the number and the result of one call, once: later, or at once if it is known.
+        *hear* is called once, with the number and the result of one call: immediately if the result is
+        already known, otherwise later.
         """
 
     def made(self) -> Sequence[tuple[ToolCall, ToolSettled | None]]:
-        """Return the calls of the cell, each with the result that the cell has got."""
+        """Return the calls of the cell, each with its result if the cell has received it."""
 
 
 class CodeFunctions(CellFunctions, Protocol):
-    """The functions that code may call: the session's tools, and those that only code has."""
+    """The functions that code may call: the session's tools, and those that only code can call."""
 
     def own(self, name: str) -> RegisteredTool | None:
-        """Return a function that only code has, or the tool that runs the code itself."""
+        """Return a function that only code can call, or the tool that runs the code itself."""
 
 
 class KeepsVariables(Protocol):
@@ -263,7 +265,7 @@ class CellExecutor(KeepsVariables, Protocol):
         """The language of the session's code."""
 
     def cell_language(self, reply: AssistantMessage, code: str) -> str:
-        """Return the language of this cell of a reply; it may be another one."""
+        """Return the language of one cell of a reply, which may differ from `language`."""
 
     @property
     def accepts_finish(self) -> bool:
@@ -272,10 +274,10 @@ class CellExecutor(KeepsVariables, Protocol):
     async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse: ...
 
     async def park(self) -> ErrorObject | None:
-        """Free the running cell, as the turn waits; return its error if it can be neither kept nor rerun."""
+        """Release the running cell before the turn parks; return an error if it cannot be kept or rerun."""
 
     def turn_over(self, messages: Sequence[Message]) -> None:
-        """The turn commits, with no running cell; code can still read the inputs of these *messages*."""
+        """Handle that the turn commits. No cell is running; later code may read inputs of *messages*."""
 
 
 class CodeExecutorPlugin(CellExecutor, Protocol):
@@ -291,7 +293,7 @@ class AssistantProseProjectorPlugin(Protocol):
 
 
 class ExecRequest(msgspec.Struct, frozen=True):
-    """Code to run and its language. With `accept_finish` it may end the turn."""
+    """Code to run, and its language. If `accept_finish`, the code may end the turn."""
 
     language: str
     code: str
@@ -311,11 +313,12 @@ def _as_text(report: CellReport) -> str:
 class ExecResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a cell.
 
-    Plugins may change the report. Then `keep` returns what is stored with the result (given a function that
-    stores bytes), `render` the text that the model reads, and `ending`, if the code ends the turn, the answer
-    or the frame made of its result. `stored` is awaited before any of that counts: it returns another one
-    if the variables could not be stored. `adopt` is called when the result is taken in: only then the
-    executor's state changes. With the report alone, it is stored unchanged and read as text.
+    Plugins may change the report. After that, `keep` returns the value to store with the result (it is passed
+    a function that stores bytes), `render` the text that the model reads, and `ending`, if the code ends the
+    turn, the answer or the frame made from its result. `stored` is awaited before any of these is used; it
+    returns another response if the variables could not be stored. `adopt` is called when the result is
+    accepted; only then does the executor's state change. A response that has only a report is stored
+    unchanged and rendered as text.
     """
 
     report: CellReport
@@ -329,7 +332,7 @@ class ExecResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProtocolBuildInput(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of a preamble; when a part of it changes, a new preamble is made."""
+    """The inputs from which a preamble is built; if one of them changes, a new preamble is built."""
 
     tool_catalog: ToolCatalog
     resolve: Callable[[str], RegisteredTool]
@@ -341,10 +344,10 @@ class ProtocolBuildInput(msgspec.Struct, frozen=True, kw_only=True):
 class TurnDriverPreamble(msgspec.Struct, frozen=True, kw_only=True):
     """The part of turns that stays the same until the catalog changes.
 
-    `tools` are offered to the model by its provider, `prompt` goes into the system prompt, and `host` makes
-    the `EffectHost` of a turn from its `TurnContext`. With `warns_of_budget` the model is warned when
-    the budget runs out. `own` are the protocol's own tools by name. `found` are those of the `tools` that the
-    model has found by searching: they are offered in the running turn already.
+    `tools` are passed to the model's provider, `prompt` becomes part of the system prompt, and `host` makes
+    the `EffectHost` of a turn from its `TurnContext`. If `warns_of_budget`, the model is warned when its
+    budget runs out. `own` are the protocol's own tools by name. `found` are those of the `tools` that the
+    model has found by searching; they are available within the running turn.
     """
 
     host: Callable[[Any], EffectHost]
@@ -360,7 +363,7 @@ class ProtocolDriverPlugin(Protocol):
 
 
 class OutputContract(Protocol):
-    """The type of answer that an agent promises."""
+    """The type that an agent's answers must have."""
 
     @property
     def schema(self) -> dict[str, Any]: ...
@@ -374,14 +377,14 @@ class OutputContract(Protocol):
 
 
 def read_turn_options(options: ProtocolTurnOptions | None, version: int, kind: type[T]) -> T | None:
-    """Convert the payload; `ProtocolError` if it has another version or does not fit."""
+    """Convert the payload; raise `ProtocolError` if it has another version or does not fit."""
     if options is None:
         return None
     check_turn_options(options, version)
     try:
         return msgspec.convert(options.payload, kind)
     except msgspec.ValidationError as error:
-        raise ProtocolError(f"the protocol's options do not fit: {error}") from None
+        raise ProtocolError(f"the protocol's options are invalid: {error}") from None
 
 
 def check_turn_options(options: ProtocolTurnOptions, version: int) -> None:

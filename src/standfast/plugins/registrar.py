@@ -1,4 +1,4 @@
-"""Registers and checks what plugins bring, by kind; an error names the plugin, or both that conflict."""
+"""Registration and validation of plugins' contributions. Errors name the plugin, or both that conflict."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Function = Callable[..., Any]
 
 
 _NO_HOOKS: Final[dict[str, list[RegisteredHook]]] = {name: [] for name in HOOKS}
-"""The hooks of every session whose plugins have none."""
+"""The hook table of a session whose plugins have no hooks."""
 _BY_PRIORITY: Final = [name for name, kind in HOOKS.items() if kind.order == "by priority"]
 
 
@@ -49,7 +49,7 @@ class Contributions(msgspec.Struct):
     """Where the code of each plugin runs; by default on the runtime's loop."""
 
     def hook_of(self, plugin_id: str, kind: str, function: Function, priority: int = 0) -> RegisteredHook:
-        """Return a function of a plugin as a hook that runs where the plugin's code does."""
+        """Return a hook that calls *function* where the plugin's code runs."""
         return RegisteredHook(plugin_id, kind, function, priority, self.places.get(plugin_id, AT_HOME))
 
     def protocol_hook(self, method: str) -> RegisteredHook:
@@ -70,7 +70,7 @@ class Contributions(msgspec.Struct):
     def add_hook(self, plugin_id: str, name: str, function: Function, priority: int = 0) -> None:
         kind = require_kind(name)
         raw: Any = getattr(function, "__func__", function)
-        if getattr(raw, "__standfast_fits__", None) != name:  # every session registers the same ones again
+        if getattr(raw, "__standfast_fits__", None) != name:  # every session registers the same hooks
             _check_signature(plugin_id, kind, function)
             with contextlib.suppress(AttributeError):
                 raw.__standfast_fits__ = name
@@ -111,7 +111,7 @@ def _registers_by_priority(kind: str) -> Callable[..., None]:
 
 
 class ToolContributions(_Namespace):
-    """Tools that the plugin brings, under the plugin's name."""
+    """Tools that the plugin adds, under the plugin's id."""
 
     def add(self, *tools: object) -> None:
         mine = self._all.tools.setdefault(self._plugin_id, [])
@@ -135,14 +135,14 @@ class PromptContributions(_Namespace):
 
 
 class TurnContributions(_Namespace):
-    """Before and after a turn."""
+    """Hooks before and after a turn."""
 
     before = _registers("before_turn")
     after = _registers("after_turn")
 
 
 class ToolCallContributions(_Namespace):
-    """Before and after each call, and the text of its result that the model reads."""
+    """Hooks before and after each call, and the projection of its result to the text that the model reads."""
 
     before = _registers("before_tool_call")
     after = _registers("after_tool_call")
@@ -154,32 +154,32 @@ class ToolCallContributions(_Namespace):
 
 
 class CheckpointContributions(_Namespace):
-    """After each round of calls, and before the answer counts."""
+    """Hooks after each round of calls, and before the answer is accepted."""
 
     at = _registers("checkpoint")
 
 
 class OutputContributions(_Namespace):
-    """The model's reply, while it streams and when it is complete."""
+    """Hooks on the model's reply, while it streams and when it is complete."""
 
     stream = _registers("assistant_stream")
     response = _registers("assistant_response")
 
 
 class ContextContributions(_Namespace):
-    """The messages that the model is shown."""
+    """Transforms of the messages that the model sees."""
 
     transform = _registers_by_priority("context_transform")
 
 
 class CompactionContributions(_Namespace):
-    """A new frame in place of a history that has become too long."""
+    """Compactors, which replace a history that has become too long by a new frame."""
 
     compactor = _registers_by_priority("compactor")
 
 
 class LifecycleContributions(_Namespace):
-    """Observers, whose answers do not count."""
+    """Observers of lifecycle events, whose return values are ignored."""
 
     def on(self, event: str, function: Function) -> None:
         if event not in LIFECYCLE:
@@ -190,13 +190,13 @@ class LifecycleContributions(_Namespace):
 
 
 class ConfigContributions(_Namespace):
-    """The settings that the session runs with."""
+    """Mutators of the session's settings."""
 
     mutator = _registers("session_config_mutator")
 
 
 class ActionContributions(_Namespace):
-    """Actions that others may call."""
+    """Actions that callers may invoke by name."""
 
     def add(self, method: Any, mark: ActionMark | None = None) -> None:
         mark = mark or ActionMark(None, "query", "optional")
@@ -209,7 +209,7 @@ class ActionContributions(_Namespace):
 
 
 class TriggerContributions(_Namespace):
-    """Events that can wake the session."""
+    """Trigger events, which can start turns of the session."""
 
     catalog = _registers("trigger_catalog")
 
@@ -219,7 +219,7 @@ class TriggerContributions(_Namespace):
 
 
 class ProtocolContributions(_Namespace):
-    """How the model acts. A session has exactly one protocol."""
+    """The parts of a protocol. A session has exactly one protocol."""
 
     def session(self, plugin: ProtocolSessionPlugin) -> None:
         self._fill("protocol_session", plugin, "before_llm_call")
@@ -228,15 +228,15 @@ class ProtocolContributions(_Namespace):
         self._fill("protocol_driver", plugin, "build_preamble")
 
     def code_executor(self, plugin: ExecutesCode) -> None:
-        """Fill the slot with an object that has `execute_code`; `executor_defaults` has the rest."""
-        from standfast.plugins.executor_defaults import completed, lacking_member  # few plugins run code
+        """Fill the slot with an object that has at least `execute_code`; see `executor_defaults`."""
+        from standfast.plugins.executor_defaults import completed, lacking_member  # few plugins need it
 
         self._check("code_executor", plugin, "execute_code")
         _require_async(self._plugin_id, "execute_code", plugin.execute_code)
         if lacking := lacking_member(plugin):
             raise InvalidPlugin(
                 f"the code executor of plugin {self._plugin_id!r} has no method `{lacking}`",
-                hint="an executor with a state must define `execution_state_dirty`, snapshot and restore",
+                hint="an executor with state must define `execution_state_dirty`, snapshot and restore",
             )
         self._all.fill_slot(self._plugin_id, "code_executor", completed(plugin))
 
@@ -251,7 +251,7 @@ class ProtocolContributions(_Namespace):
         if not callable(getattr(plugin, method, None)):
             raise InvalidPlugin(
                 f"plugin {self._plugin_id!r} fills the slot {slot} with a {type(plugin).__name__}",
-                hint=f"it must have a method `{method}`",
+                hint=f"pass an object that has a method `{method}`",
             )
 
 
@@ -300,7 +300,10 @@ class PluginRegistrar:
 def collect_triggers(
     contributions: Contributions, runner: HookRunner | None = None, step: BuildStep | None = None
 ) -> None:
-    """Ask the plugins that announce their triggers by a hook. *step* records which one is asked."""
+    """Collect the triggers of plugins that have a `trigger_catalog` hook.
+
+    *step* records the current plugin.
+    """
     runner, step = runner or HookRunner(), step or BuildStep()
     for hook in contributions.hooks["trigger_catalog"]:
         step.begin(hook.plugin_id, hook.kind)
@@ -316,15 +319,15 @@ def _check_signature(plugin_id: str, kind: HookKind, function: Function) -> None
     elif inspect.iscoroutinefunction(function):
         raise InvalidPlugin(
             f"the hook {kind.name} of plugin {plugin_id!r} is `async def`",
-            hint="nothing can be awaited there: use a plain `def`",
+            hint="use a plain `def`, because its caller cannot await it",
         )
     try:
         inspect.signature(function).bind(*kind.takes)
     except (TypeError, ValueError):
         takes = ", ".join(("self", *kind.takes))
         raise InvalidPlugin(
-            f"the hook {kind.name} of plugin {plugin_id!r} has other parameters than ({takes})",
-            hint=f"see `standfast plugins list --hooks`; it answers with {kind.answers}",
+            f"the hook {kind.name} of plugin {plugin_id!r} must have the parameters ({takes})",
+            hint=f"see `standfast plugins list --hooks`; it returns {kind.answers}",
         ) from None
 
 

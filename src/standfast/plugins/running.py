@@ -1,13 +1,13 @@
-"""Calls hooks so that nothing they raise escapes.
+"""The hook runner: calls hooks with a deadline and converts everything they raise to `PluginFailed`.
 
 Rules
 -----
-1. Whatever a hook raises becomes `PluginFailed` with the plugin's id: exceptions, SystemExit, and a
+1. Anything a hook raises becomes `PluginFailed` with the plugin's id: exceptions, SystemExit, and a
    cancellation that the runtime did not request.
-2. The hooks of one stage share one deadline. A hook past it is cancelled, and its answer no longer counts:
-   silence must not become consent. One that does not stop is left behind. This holds for a hook that never
-   awaits, because it runs on a loop of its session (`PluginPlace.away`) unless its plugin declares otherwise.
-3. A phase ends before its error propagates.
+2. The hooks of one stage share one deadline. A hook that exceeds it is cancelled and counts as failed, never
+   as agreeing. A hook that does not stop is abandoned. This holds even for a hook that never awaits, because
+   it runs on a loop of its session's plugins (`PluginPlace.away`), unless its plugin declares otherwise.
+3. A traced phase is ended before its error propagates.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ T = TypeVar("T")
 _CALLED: Final = (
     "action", "apply_session_extension", "configure_runtime_on_materialize", "validate_turn_extension",
 )  # fmt: skip
-"""Methods that take values of the caller: a `CallerError` of theirs is the caller's."""
+"""Methods that receive values from the caller: a `CallerError` that they raise is passed on to the caller."""
 
 DEFAULT_TIMEOUT_S: Final = 60.0
 _ENDED_ITSELF: Final = "it cancelled the task that it runs in"
 _GRACE_S: Final = 0.2
 
 _cancelled: set[asyncio.Task[Any]] = set()
-"""Late hooks that have not stopped yet; kept so that they are not collected."""
+"""Cancelled hooks that have not stopped yet, referenced here so that they are not garbage-collected."""
 
 
 HOOK: Final[ContextVar[str]] = ContextVar("standfast_hook", default="")
@@ -47,11 +47,11 @@ HOOK: Final[ContextVar[str]] = ContextVar("standfast_hook", default="")
 
 
 class NoAnswer(Exception):
-    """Hooks were late or cancelled their own task. The message is the problem."""
+    """Hooks exceeded the deadline or cancelled their own task. The message is the problem."""
 
 
 class HookMemory(Protocol):
-    """Takes the state of a plugin around its hooks (`plugin_states.PluginMemory`)."""
+    """Captures a plugin's state after each of its hooks (`plugin_states.PluginMemory`)."""
 
     def hook_begins(self) -> None: ...
 
@@ -59,10 +59,10 @@ class HookMemory(Protocol):
 
 
 class PluginPlace(msgspec.Struct, frozen=True):
-    """Where the code of a plugin runs in one session: on the loop *away*, or on the runtime's.
+    """Where the code of a plugin runs in one session: on the separate loop *away*, or on the runtime's.
 
     *stalls* watches code on the runtime's loop. A shipped plugin has neither. When a hook ends, *memory*
-    takes its plugin's state.
+    captures its plugin's state.
     """
 
     away: SharedLoop | None = None
@@ -74,7 +74,7 @@ AT_HOME: Final = PluginPlace()
 
 
 class RegisteredHook(msgspec.Struct, frozen=True):
-    """A hook with the plugin that brought it."""
+    """A hook and the plugin that registered it."""
 
     plugin_id: str
     kind: str
@@ -87,7 +87,7 @@ class RegisteredHook(msgspec.Struct, frozen=True):
         return f"plugin_hook.{self.kind}.{self.plugin_id}"
 
     def begin(self, *given: Any) -> Awaitable[Any]:
-        """Start the hook where it runs; return its awaitable."""
+        """Start the hook on its plugin's loop; return an awaitable of its result."""
         place = self.place
         if place.away is not None:
             return place.away.run(lambda: self._remembered(self.function(*given)))
@@ -97,7 +97,7 @@ class RegisteredHook(msgspec.Struct, frozen=True):
         return work if place.memory is None else self._remembered(work)
 
     async def _remembered(self, work: Awaitable[T]) -> T:
-        """Await *work*, then take the plugin's state on the same thread."""
+        """Await *work*, then capture the plugin's state on the same thread."""
         memory = self.place.memory
         if memory is None:
             return await work
@@ -113,7 +113,7 @@ class RegisteredHook(msgspec.Struct, frozen=True):
 
 
 class BuildStep(msgspec.Struct):
-    """The function of a plugin that is called while a session is opened, to name it if it is late."""
+    """The plugin function that is being called while a session is opened, so that a timeout can name it."""
 
     plugin_id: str = "?"
     name: str = "build"
@@ -131,18 +131,18 @@ class HookRunner(msgspec.Struct):
     timeout_s: float = DEFAULT_TIMEOUT_S
     probe: PhaseProbe | None = None
     spares: Spares = msgspec.field(default_factory=Spares)
-    """Tasks to start hooks in; the owner of the runner closes them."""
+    """Idle tasks in which hooks are started; the owner of the runner closes them."""
     watch: HookWatch | None = None
     loops: LoopThreads | None = None
-    """Where plugins' coroutines run; without it, on the caller's loop."""
+    """The loops on which plugins' coroutines run; if None, the caller's loop."""
     stalls: StallWatch | None = None
 
     def call(self, hook: RegisteredHook, *given: Any) -> Coroutine[Any, Any, Any]:
-        """Return the answer of a hook; `PluginFailed` if it has none."""
+        """Return the answer of a hook; raise `PluginFailed` if it has none."""
         return self._current().call(hook, *given)
 
     def call_plain(self, hook: RegisteredHook, *given: Any) -> Any:
-        """Return the answer of a hook that is a plain function."""
+        """Call a hook that is a plain function; return its answer."""
         if self.watch is None:
             return self._call_plain(hook, *given)
         with self.watch.watching(hook.plugin_id, hook.kind, given):
@@ -196,7 +196,7 @@ class Current:
         self.hook: RegisteredHook | None = None
 
     async def call(self, hook: RegisteredHook, *given: Any) -> Any:
-        """Return the answer of a hook; `PluginFailed` if it has none."""
+        """Return the answer of a hook; raise `PluginFailed` if it has none."""
         self.hook = hook
         probe, outer = self._probe, HOOK.get()
         HOOK.set(hook.kind)
@@ -231,13 +231,13 @@ class _Watched(Current):
 
 
 async def within(timeout_s: float, work: Coroutine[Any, Any, T], spares: Spares | None = None) -> T:
-    """Run *work* in its own task; `NoAnswer` if it takes longer than *timeout_s*."""
+    """Run *work* in its own task; raise `NoAnswer` if it takes longer than *timeout_s*."""
     started = Started(work, spares)
     return started.result() if started.task is None else await awaited(timeout_s, started.task)
 
 
 async def awaited(timeout_s: float, task: asyncio.Task[T]) -> T:
-    """Return the result of a task; `NoAnswer` if it takes longer than *timeout_s*."""
+    """Return the result of a task; raise `NoAnswer` if it takes longer than *timeout_s*."""
     try:
         await asyncio.wait((task,), timeout=timeout_s)
     except asyncio.CancelledError:
@@ -254,7 +254,7 @@ async def awaited(timeout_s: float, task: asyncio.Task[T]) -> T:
 async def all_within(
     timeout_s: float, works: Iterable[Coroutine[Any, Any, None]], spares: Spares | None = None
 ) -> list[tuple[int, str]]:
-    """Run all *works* at once; return the indexes of those without an answer, and why."""
+    """Run all *works* concurrently; return the index of each that gave no answer, with the problem."""
     started = [Started(work, spares) for work in works]
     tasks = {one.task: place for place, one in enumerate(started) if one.task is not None}
     if not tasks:
@@ -295,18 +295,18 @@ def _failed(hook: RegisteredHook, error: BaseException) -> StandfastError:
     if isinstance(error, PluginFailed) and error.plugin_id == hook.plugin_id:
         return error
     if hook.kind in _CALLED and isinstance(error, CallerError):
-        return error  # the caller's mistake
+        return error  # the caller's error
     if hook.kind == "build_preamble" and isinstance(error, StandfastError):
-        return error  # of a source of tools
+        return error  # an error of a tool source
     return PluginFailed(hook.plugin_id, hook.kind, described(error))
 
 
 def at_once(answer: T) -> T:
-    """Return the answer of a plain function; TypeError if it would have to be awaited."""
+    """Return the answer of a plain function; raise TypeError if it has to be awaited."""
     if answer is not None and inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
-        raise TypeError("it is `async def`, and nothing can be awaited there")
+        raise TypeError("it is `async def`, but its caller cannot await it")
     return answer
 
 

@@ -1,6 +1,7 @@
 """The services of a runtime: store, clock, leases, threads, loops, engines, models, trace.
 
-They are in this layer because the turns of every protocol use them; a `Protocol` stands for a layer above.
+They are in this layer because the turns of every protocol use them. Services that a higher layer implements
+are declared here as a `Protocol`.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from standfast.tools.threads import DaemonThreads
 log: Final = logging.getLogger("standfast")
 
 Cost = Callable[[str, str, Usage], int | None]
-"""Returns a reply's cost in 1e-9 dollars, or None, for the model asked, the one that replied, the usage."""
+"""Computes a reply's cost in 1e-9 dollars, or None, from the requested model, the serving model and usage."""
 
 
 class EngineSource(Protocol):
     """Opens engines when they are first needed."""
 
     def named(self, name: str) -> CodeEngine:
-        """Return the engine of this name; `CodeExecutionUnavailable` if it is not installed."""
+        """Return the engine of this name; raise `CodeExecutionUnavailable` if it is not installed."""
 
     def build(self, name: str) -> str:
         """Return the engine of this name with its build, without starting it."""
@@ -63,7 +64,7 @@ class RuleEvaluator(Protocol):
 
 
 class ModelSource(Protocol):
-    """Opens models by name, once each, behind the limits that all sessions share."""
+    """Opens each model by name, once, subject to the rate limits that all sessions share."""
 
     def named(self, name: str, session_id: str = "") -> ModelProvider: ...
 
@@ -93,9 +94,10 @@ class TraceRecorder(HookWatch, Protocol):
 
 
 class RuntimeSettings(msgspec.Struct, frozen=True):
-    """The numbers of a runtime. Past `cached_sessions` or `cached_messages`, the least recent are evicted.
+    """The numeric settings of a runtime.
 
-    Journals of ended turns are kept for `keep_journals_ms`; 0: not at all.
+    Above `cached_sessions` or `cached_messages`, the least recently used sessions are evicted from memory.
+    Journals of ended turns are kept for `keep_journals_ms`; 0 means not at all.
     """
 
     epoch: str
@@ -109,7 +111,7 @@ class RuntimeSettings(msgspec.Struct, frozen=True):
 
 
 class RuntimeServices(msgspec.Struct, frozen=True, kw_only=True):
-    """Made when a runtime opens, and closed with it. `home` is the runtime's own event loop."""
+    """The services of one open runtime, closed together with it. `home` is the runtime's event loop."""
 
     store: SessionStore
     clock: Clock
@@ -124,7 +126,7 @@ class RuntimeServices(msgspec.Struct, frozen=True, kw_only=True):
     system: PromptLayer = msgspec.field(default_factory=PromptLayer)
     """The part of the system prompt that all agents share."""
     deps: Any = None
-    """Makes the deps of turns whose agent has no factory of its own."""
+    """The default factory of deps, for turns whose agent has no factory of its own."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     threads: DaemonThreads = msgspec.field(default_factory=lambda: DaemonThreads("standfast-turns"))
     loops: LoopThreads = msgspec.field(default_factory=lambda: LoopThreads("standfast-loop"))
@@ -143,29 +145,29 @@ class RuntimeServices(msgspec.Struct, frozen=True, kw_only=True):
         here = asyncio._get_running_loop()
         if here is not None and here is not self.home:
             raise InvalidArgument(
-                "the runtime is used on another event loop than the one that it was opened on",
+                "the runtime is used on a different event loop than the one it was opened on",
                 hint='in a tool or hook, use `ctx.host`, or declare the tool with @tool(loop="runtime") and '
                 'the plugin with `loop = "runtime"`',
             )
 
     def cost_of(self, model_id: str) -> Cost:
-        """Return the pricing of a model's replies; the price list loads during the first reply."""
+        """Return the function that computes the cost of a model's replies; it loads the price list lazily."""
         if self.prices.must_load(model_id):
             self.threads.start(self.prices.load)
         return self.prices.cost
 
     def report(self, plugin_id: str, hook: str, problem: str) -> None:
-        """Log a problem that was not fatal, and record it in the trace."""
+        """Log a non-fatal problem, and record it in the trace."""
         log.warning("plugin %s, %s: %s", plugin_id, hook, problem)
         self.record("", "", plugin_id, "plugin_failed", {"hook": hook, "error": problem})
 
     def record(self, session_id: str, turn_id: str, plugin_id: str, name: str, body: Json) -> None:
-        """Put an event into the trace, if one is kept."""
+        """Add an event to the trace, if tracing is on."""
         if self.tracer is not None:
             self.tracer.event(session_id, turn_id, plugin_id, name, body)
 
     async def close(self) -> None:
-        """Close engines, threads and models. Models that were passed in are their owner's."""
+        """Close engines, threads and the models opened by name. Models that were passed in stay open."""
         self.rules.close()
         self.engines.close()
         await self.threads.run(lambda: self.loops.close(wait_s=0.5))

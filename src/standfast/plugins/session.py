@@ -2,11 +2,11 @@
 
 Rules
 -----
-1. Hooks run in the order of the table in `hook.py`. The caller decides what a failure means, except for
-   observers and mutators: their failures are logged and traced and never propagate.
-2. Nothing here touches the store. State to store is returned as values.
+1. Hooks run in the order that the table in `hook.py` gives. The caller decides how to handle a failure,
+   except for observers and mutators: their failures are logged and traced and never propagate.
+2. This module does not access the store. State to store is returned as values.
 3. Each plugin is built and registers, in order; then `session_ready` is called on each; then each gets its
-   stored state. Whatever a plugin raises meanwhile is `PluginFailed` with its id; the session does not exist.
+   stored state. If a plugin raises during this, `PluginFailed` names it and the session is not opened.
 4. A session has exactly one protocol.
 """
 
@@ -93,14 +93,14 @@ _NO_OVERLAY = ToolCatalogContribution()
 
 
 class SessionAuthority(msgspec.Struct, frozen=True):
-    """The rights of a session: its tools, the session it works for, the options of its plugins."""
+    """The rights of a session: its tools, its parent if it is a subagent's, the options of its plugins."""
 
     tool_access: SessionToolAccess = _ALL_TOOLS
     subagent: contexts.SubagentContext | None = None
     plugin_options: PluginOptions = NO_OPTIONS
 
     def within(self, parent: SessionAuthority) -> SessionAuthority:
-        """Return these rights as far as *parent* has them."""
+        """Return these rights, limited to those of *parent*."""
         return SessionAuthority(
             self.tool_access.within(parent.tool_access), self.subagent, self.plugin_options
         )
@@ -122,7 +122,7 @@ class SessionBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PluginSession(PluginStates):
-    """Built by a `PluginHost`; used on the loop of the runtime."""
+    """The plugins of one session, built by a `PluginHost`. Used on the runtime's loop."""
 
     __slots__ = (
         "_hooks", "assistant_prose_projector", "authority", "code_executor", "contributions", "extensions",
@@ -152,7 +152,7 @@ class PluginSession(PluginStates):
         self.runner = host.runner
         self.hosts: contexts.SessionHosts = contexts.NoHosts()
         self.given_tools: object = registry.table
-        """The registry's settings before the session has decided anything about its tools."""
+        """The registry's settings before the session changed any of its tools."""
         self.tool_access = build.authority.tool_access
         self.subagent_context = build.authority.subagent
         self.triggers = contributions.triggers
@@ -183,14 +183,14 @@ class PluginSession(PluginStates):
             answer = await at.call(hook, ctx, copy)
             left = answers.read_messages(hook, messages, answer)
             if left is not messages or answer is not copy:
-                copy = left.copy()  # the hook may have changed the one it was given, or kept it
+                copy = left.copy()  # a fresh copy, as the hook may have changed or kept the last
             messages = left
         return messages
 
     async def compact_context(
         self, ctx: contexts.CompactionContext, at: Current
     ) -> contexts.ContextCompaction | None:
-        """Return the compaction of earlier turns by the first compactor that answers with one."""
+        """Return the first compaction of earlier turns that a compactor returns, or None."""
         for hook in self._hooks["compactor"]:
             answer = await at.call(hook, ctx)
             if answer is not None and not (compaction := answers.read_compaction(hook, answer)).is_empty:
@@ -200,9 +200,9 @@ class PluginSession(PluginStates):
     async def collect_prompt_contributions(
         self, ctx: contexts.PromptHookContext, at: Current, by: dict[int, str] | None = None
     ) -> list[PromptContribution]:
-        """Return the contributions of plugins to the prompt, in order and without repetitions.
+        """Return the plugins' contributions to the prompt, in order and without duplicates.
 
-        *by* gets the plugin of each of them, by the contribution's identity.
+        If given, *by* is filled with the plugin of each contribution, by the contribution's `id()`.
         """
         found: list[PromptContribution] = []
         for hook in self._hooks["prompt_contributor"]:
@@ -233,7 +233,7 @@ class PluginSession(PluginStates):
     after_turn = partialmethod(_directives, "after_turn")
 
     async def before_tool_call(self, ctx: contexts.ToolCallHookContext) -> list[OwnedDirective]:
-        """Return the directives about a call; the last one replaces the arguments, if they were replaced."""
+        """Return the directives about a call; if the arguments were replaced, the last one replaces them."""
         review = await self.review_call(ctx)
         if review.arguments is None or review.replaced_by is None:
             return review.directives
@@ -241,7 +241,7 @@ class PluginSession(PluginStates):
         return [*review.directives, PluginOwned(review.replaced_by, replaced)]
 
     async def review_call(self, ctx: contexts.ToolCallHookContext) -> CallReview:
-        """Ask the plugins about a call; `PluginConflict` if they cannot agree on its arguments."""
+        """Ask the plugins about a call; raise `PluginConflict` if they cannot agree on its arguments."""
 
         async def work(at: Current) -> CallReview:
             async def ask(hook: RegisteredHook, now: contexts.ToolCallHookContext) -> list[OwnedDirective]:
@@ -257,7 +257,7 @@ class PluginSession(PluginStates):
         return (await self.review_result(ctx)).directives
 
     async def review_result(self, ctx: contexts.ToolResultHookContext) -> ResultReview:
-        """Ask the plugins about a result; each sees it as the ones before it left it."""
+        """Ask the plugins about a result; each sees it as changed by the plugins before it."""
 
         async def work(at: Current) -> ResultReview:
             review = ResultReview(ctx)
@@ -278,7 +278,7 @@ class PluginSession(PluginStates):
     async def transform_assistant_response(
         self, ctx: contexts.AssistantResponseHookContext
     ) -> list[PluginOwned[contexts.AssistantResponseTransform]]:
-        """Return each plugin's version of the whole reply; the last one counts."""
+        """Return each plugin's version of the whole reply; the last one is used."""
 
         def read(hook: RegisteredHook, answer: object) -> contexts.AssistantResponseTransform:
             if answer is ctx.response:  # unchanged
@@ -290,7 +290,7 @@ class PluginSession(PluginStates):
     async def _chain(
         self, kind: str, ctx: Any, field: str, read: Callable[[RegisteredHook, object], T]
     ) -> list[PluginOwned[T]]:
-        """Ask the hooks one after the other; each gets the *field* as the one before it answered."""
+        """Call the hooks one after the other; each gets the *field* as the one before it returned it."""
 
         async def work(at: Current) -> list[PluginOwned[T]]:
             now, found = ctx, []
@@ -313,7 +313,7 @@ class PluginSession(PluginStates):
     # Lifecycle and settings
 
     async def emit_runtime_event(self, event: contexts.LifecycleEvent) -> None:
-        """Call all observers at once. Their failures are reported and never propagate."""
+        """Call all observers concurrently. Their failures are reported and never propagate."""
         hooks, runner = self._hooks[_EVENT_KIND[type(event)]], self.runner
 
         async def call(hook: RegisteredHook) -> None:
@@ -328,7 +328,7 @@ class PluginSession(PluginStates):
     async def mutate_session_config(
         self, ctx: contexts.SessionConfigChanged, policy: SessionPolicy
     ) -> SessionPolicy:
-        """Apply the mutators in order; one that fails, or changes the model's provider, changes nothing."""
+        """Apply the mutators in order; ignore one that fails or changes the model's provider."""
         runner = self.runner
         for hook in self._hooks["session_config_mutator"]:
             try:
@@ -385,7 +385,7 @@ class PluginSession(PluginStates):
     # The catalog of tools
 
     def resolve_tool_catalog(self, ctx: contexts.ToolCatalogContext) -> ToolCatalog:
-        """Return the session's tools after the changes of plugins, then the overlay, then the authority."""
+        """Return the session's tools, changed by the plugins, then the overlay, then the authority."""
         found = []
         for hook in self._hooks["tool_catalog"]:
             self.step.begin(hook.plugin_id, hook.kind)
@@ -397,13 +397,13 @@ class PluginSession(PluginStates):
     # Forks
 
     def fork_for_session(self, session_id: str, step: BuildStep | None = None) -> PluginSession:
-        """Build the same plugins with their state for another session, with no parent and all rights."""
+        """Build the same plugins with their state for another session that has no parent and all rights."""
         return self.fork_for_session_with_tool_catalog(session_id, self.tool_catalog_overlay, step)
 
     def fork_for_session_with_tool_catalog(
         self, session_id: str, overlay: ToolCatalogContribution, step: BuildStep | None = None
     ) -> PluginSession:
-        """Like `fork_for_session`, with another overlay over the catalog."""
+        """Like `fork_for_session`, with another catalog overlay."""
         return self.host.fork(self, session_id, overlay=overlay, step=step)
 
     def fork_for_child_session(
@@ -413,7 +413,7 @@ class PluginSession(PluginStates):
         authority: SessionAuthority,
         step: BuildStep | None = None,
     ) -> PluginSession:
-        """Like `fork_for_session`, for a session that works for another, with *authority* within this one."""
+        """Like `fork_for_session`, for a child session, with *authority* limited to this session's."""
         return self.host.fork(
             self,
             session_id,
@@ -425,7 +425,9 @@ class PluginSession(PluginStates):
     # Actions
 
     async def invoke_plugin_action(self, name: str, arguments: Json = None, **where: Any) -> Json:
-        """Call an action with JSON and return its JSON; *where* is as for `prepare_plugin_action`.
+        """Call an action with JSON arguments and return its JSON answer.
+
+        *where* is passed to `prepare_plugin_action`.
 
         Raises `UnknownAction`, `MissingSession`, `UnexpectedSession`, `InvalidArgument`, `PluginFailed`.
         """
@@ -440,7 +442,7 @@ class PluginSession(PluginStates):
         session_id: str | None = None,
         default_to_current_session: bool = True,
     ) -> ActionCall:
-        """Check a call of an action and return it; raises what `invoke_plugin_action` raises."""
+        """Check a call of an action and return it. Raise the same errors as `invoke_plugin_action`."""
         action = self.contributions.actions.get(name)
         if action is None:
             known = ", ".join(sorted(self.contributions.actions)) or "none"
@@ -455,14 +457,14 @@ class PluginSession(PluginStates):
     async def call_plugin_action(
         self, name: str, arguments: object = None, answer: type[T] | Any = Any, **where: Any
     ) -> T:
-        """Call an action with values; return its answer as a value of type *answer*."""
+        """Call an action with a typed argument; return its answer converted to the type *answer*."""
         check_bounds(arguments)
         raw = await self.invoke_plugin_action(name, msgspec.to_builtins(arguments), **where)
         try:
             value: T = msgspec.convert(raw, answer)
         except msgspec.ValidationError as error:
             owner = self.contributions.actions[name].definition.plugin_id
-            raise errors.PluginFailed(owner, f"action {name}", f"its answer does not fit: {error}") from None
+            raise errors.PluginFailed(owner, f"action {name}", f"its answer is invalid: {error}") from None
         return value
 
 
@@ -475,12 +477,12 @@ class ActionCall(msgspec.Struct, frozen=True):
     session_id: str | None
 
     def check(self, answer: object) -> Json:
-        """Return the answer as JSON if it fits the type that the action declares."""
+        """Return the answer as JSON; raise if it does not match the action's declared type."""
         return self.action.check(answers.read_json(self.hook, answer))
 
 
 def _stages_of(contributions: Contributions, protocol: ProtocolSessionPlugin) -> tuple[Stage, ...]:
-    """Return the stages at which a turn asks the plugins."""
+    """Return the stages of a turn at which the plugins have hooks."""
     hooks = contributions.hooks
     prepares = hooks["prompt_contributor"] or hooks["context_transform"] or hooks["compactor"]
     asked: dict[Stage, bool] = {
@@ -499,7 +501,7 @@ def answers_for_model(protocol: ProtocolSessionPlugin) -> bool:
 
 
 class PluginHost:
-    """The plugins of an agent, ready to be built for any number of sessions."""
+    """The plugin factories of an agent, from which the plugins of each session are built."""
 
     def __init__(
         self,
@@ -517,14 +519,14 @@ class PluginHost:
         for factory in self.factories:
             if (other := seen.setdefault(factory.id, factory)) is not factory:
                 raise errors.PluginConflict(
-                    f"the id {factory.id!r}", repr(other), repr(factory), hint="use it once"
+                    f"the id {factory.id!r}", repr(other), repr(factory), hint="pass it only once"
                 )
         self.tools = tools
         self.runner = runner or HookRunner()
         self._shelf_of = shelf_of
         self.report = report
         self.shared_artifact: tuple[object, Any] = (None, None)
-        """The catalog that sessions with the same tools share, and the registry's settings it is made of."""
+        """The catalog that sessions with the same tools share, and the registry settings it is built from."""
         self.shared_prompt: Any = None
         """The composed prompt that sessions without an overlay share."""
         self.prompts: dict[tuple[PromptContribution, ...], str] = {}
@@ -534,17 +536,17 @@ class PluginHost:
         self._hosts_of = hosts_of
 
     async def open_session(self, build: SessionBuild) -> PluginSession:
-        """Build the plugins of one session, away from the runtime's loop."""
+        """Build the plugins of one session, on a thread other than the runtime's."""
         step = BuildStep()
         if self.tools.outdated():
             await self.aside(self.tools.refresh, step, asks_sources=True)
         return await self.aside(lambda: self.build_session(build, step), step)
 
     async def aside(self, work: Callable[[], T], step: BuildStep, *, asks_sources: bool = False) -> T:
-        """Call *work*, which calls synchronous functions of plugins, away from the runtime's loop.
+        """Call *work*, which calls plain functions of plugins, on a thread other than the runtime's.
 
-        If it exceeds the hook timeout, the plugin of *step* has failed, or the source of tools that *work*
-        asks (`BadToolSource`).
+        If it exceeds the hook timeout, raise `PluginFailed` for the plugin of *step*, or, with
+        *asks_sources*, `BadToolSource` for the tool source that *work* is calling.
         """
         runner = self.runner
         shipped = not asks_sources and all(is_shipped(factory) for factory in self.factories)
@@ -564,7 +566,7 @@ class PluginHost:
             raise step.late(problem) from None
 
     def build_session(self, build: SessionBuild, step: BuildStep | None = None) -> PluginSession:
-        """Build the plugins of one session with their state. *step* records which plugin does what."""
+        """Build the plugins of one session with their state. *step* records which plugin is being called."""
         step = step or BuildStep()
         hosts, extensions = self._hosts_of(build.session_id), contexts.PluginExtensions()
         contributions, places = Contributions(), dict[PluginLoop | None, PluginPlace]()
@@ -608,14 +610,14 @@ class PluginHost:
         return session
 
     def _place(self, loop: PluginLoop | None) -> PluginPlace:
-        """Return where those plugins of one session run that declare *loop*."""
+        """Return where the plugins of one session that declare *loop* run."""
         loops, stalls = self.runner.loops, self.runner.stalls
         if loops is None or loop is None:
             return AT_HOME
         return PluginPlace(away=SharedLoop(loops) if loop == "own" else None, stalls=stalls)
 
     def _registry(self, contributions: Contributions) -> ToolRegistry:
-        """Return the tools of one session: the agent's, and those that its plugins bring."""
+        """Return the tools of one session: the agent's and those of its plugins."""
         registry = self.tools.fork()
         for plugin_id, tools in contributions.tools.items():
             registry.upsert(f"plugin:{plugin_id}", StaticTools(tools, prefix=f"{plugin_id}."))
@@ -652,10 +654,10 @@ class PluginHost:
 
 
 def _built(factory: PluginFactory, ctx: PluginSessionContext, step: BuildStep) -> SessionPlugin:
-    """Build a plugin; `InvalidPlugin` if it is none, or not the one that the factory announces."""
+    """Build a plugin; raise `InvalidPlugin` if the result is not a plugin or its id is not the factory's."""
     plugin = _attempt(step, factory.id, "build", factory.build, ctx)
     if not isinstance(plugin, (Plugin, SessionPlugin)):
-        problem = f"built a {type(plugin).__name__}, which is no plugin"
+        problem = f"built a {type(plugin).__name__}, which is not a plugin"
         raise errors.InvalidPlugin(f"factory {factory.id!r} {problem}")
     if plugin.id != factory.id:
         raise errors.InvalidPlugin(f"factory {factory.id!r} built a plugin with the id {plugin.id!r}")

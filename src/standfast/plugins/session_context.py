@@ -2,16 +2,16 @@
 
 Theory of operation
 -------------------
-Plugins bring tools into a registry of the session. Over it lies an overlay that the host may set. The
-catalog, which is what the model sees, is built from both. Catalog and preamble are cached under a key of
+Plugins add tools to the session's registry. The host may set an overlay on top of it. The catalog, which
+lists the tools that the model sees, is built from both. Catalog and preamble are cached under a key made of
 everything they depend on; the rendered prompt is cached the same way, for all sessions of the agent. All of
 it can be dropped at any time and rebuilt from the agent, the host's settings and the stored state.
 
 Rules
 -----
-1. A change composes first and takes effect only if that succeeds.
+1. A change is composed completely before it takes effect, so a change that fails has no effect.
 2. Setting the value that is already set changes nothing, not even a revision.
-3. The catalog is built while nothing is locked; building it may resolve tools, which changes its own key.
+3. The catalog is built without holding a lock; building it may resolve tools, which changes its own key.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ MAX_CATALOGS: Final = 8
 MAX_PROMPTS: Final = 64
 
 CatalogKey = tuple[bool, int, int, int]
-"""With base tools, revision of the overlay, generation of the registry, fingerprint of the plugins."""
+"""Whether base tools are included, overlay revision, registry generation, plugins' fingerprint."""
 
 
 class Overlay(msgspec.Struct, frozen=True):
-    """The tools and prompt contributions that the host has laid over the session's own."""
+    """The tools and prompt contributions that the host has set on top of the session's own."""
 
     providers: tuple[ToolProvider, ...] = ()
     contributions: tuple[PromptContribution, ...] = ()
@@ -87,7 +87,7 @@ class CatalogArtifact(msgspec.Struct, frozen=True):
 class ComposedPrompt(msgspec.Struct, frozen=True):
     """The prompt of a session under one policy and overlay, without what plugins and single turns add.
 
-    `layers` are lowest first, with the names of who says them; `contributions` are those of all of them.
+    `layers` are lowest first, each with the name of its author; `contributions` are those of all layers.
     """
 
     policy: SessionPolicy
@@ -111,7 +111,7 @@ def _composed_prompt(
 
 
 class SessionContext:
-    """Used on the runtime's loop."""
+    """The catalog, prompt and stored state of one session. Used on the runtime's loop."""
 
     __slots__ = (
         "_asks_plugins", "_catalogs", "_executor", "_latest", "_layers", "_prompt", "_prompts", "_stored",
@@ -136,13 +136,13 @@ class SessionContext:
         self._layers = tuple(layers)
         self._catalogs: dict[CatalogKey, CatalogArtifact] = {}
         self._latest: tuple[tuple[object, ...], CatalogArtifact] | None = None
-        """The catalog that was last asked for, with all that its key is made of."""
+        """The catalog that was last returned, with the values its key is made of."""
         self._prompt: ComposedPrompt | None = None
         self._prompts = plugins.host.prompts
         contributions = plugins.contributions
         self._executor = plugins.code_executor
         self.executor_id = contributions.owner_of("code_executor")
-        """The plugin that runs cells, if one does."""
+        """The id of the plugin that runs cells; empty if there is none."""
         self.execution = ExecutionMemory(self._executor, self.executor_id)
         given = plugins.given_tools
         self._stored = _StoredState(PluginSessionSnapshot(), given, given, (None, {}), None)
@@ -152,7 +152,7 @@ class SessionContext:
         """Whether building the catalog calls functions of third-party plugins."""
 
     async def set_context_overlay(self, overlay: Overlay) -> bool:
-        """Lay *overlay* over the session; return False if it is already there."""
+        """Set the session's overlay; return False if an equal one is already set."""
         if self.overlay.is_same(overlay):
             return False
         self.tool_registry = await self._composed(overlay)
@@ -162,7 +162,7 @@ class SessionContext:
         return True
 
     def set_catalog_overlay(self, overlay: ToolCatalogContribution) -> bool:
-        """Lay *overlay* over the plugins' changes of the catalog; return False if it is already there."""
+        """Set the overlay that is applied after the plugins' changes; return False if it is already set."""
         if self.plugins.tool_catalog_overlay == overlay:
             return False
         self.plugins.tool_catalog_overlay = overlay
@@ -171,7 +171,7 @@ class SessionContext:
         return True
 
     async def refresh_tool_catalog(self) -> None:
-        """Take over what has changed in the session's own tools since the overlay was laid over them."""
+        """Apply the changes made to the session's own tools since the overlay was set."""
         if self.overlay is not NO_OVERLAY:
             self.tool_registry = await self._composed(self.overlay)
         self._forget_catalogs()
@@ -182,7 +182,7 @@ class SessionContext:
         return await self.ask_sources(lambda: registry.compose_session_catalog(base, providers), *providers)
 
     async def ask_sources(self, work: Callable[[], T], *providers: ToolProvider) -> T:
-        """Call *work*, which lists *providers*, where one that blocks delays no other session."""
+        """Call *work*, which lists *providers*, on a thread where a blocking one delays no other session."""
         if all(isinstance(one, StaticTools) for one in providers):
             return work()
         return await self.plugins.host.aside(work, self.plugins.step, asks_sources=True)
@@ -206,14 +206,14 @@ class SessionContext:
 
     @property
     def is_static(self) -> bool:
-        """Whether neither a plugin nor a source of tools has to be asked for the catalog or a tool."""
+        """Whether catalog and tools can be determined without calling a plugin or a tool source."""
         registry = self.tool_registry
         return not self._asks_plugins and registry is self.plugins.tool_registry and registry.is_static
 
     async def prepare(self, name: str | None = None) -> None:
-        """Build the catalog and resolve the tool *name*, away from the runtime's loop if that may block.
+        """Build the catalog and resolve the tool *name*, on another thread if that may block.
 
-        Raises what plugins and sources of tools raise. `artifact` and `find_tool` then call neither.
+        Errors of plugins and tool sources propagate. Afterwards `artifact` and `find_tool` call neither.
         """
         if self.is_static:
             return
@@ -290,7 +290,7 @@ class SessionContext:
         return CatalogArtifact(catalog, preamble)
 
     def code_functions(self) -> CodeFunctions:
-        """Return the functions that the model's code may call now: a search in mid-turn adds to them."""
+        """Return the functions that the model's code may call now. A tool search in mid-turn adds to them."""
         assert self._executor is not None
         return self._executor.functions(self.artifact().catalog, self.tool_registry.require)
 
@@ -301,16 +301,16 @@ class SessionContext:
     def find_tool(self, name: str) -> RegisteredTool:
         """Return a tool that the model may call; raise `UnknownTool` if it may not."""
         catalog, registry = self.artifact().catalog, self.tool_registry
-        tool = registry.get(name) or registry.require(name)  # which says why there is no such tool
+        tool = registry.get(name) or registry.require(name)  # `require` raises the reason
         if catalog.may_call(name):
             return tool
-        hint = "find it first: search_tools(query) makes what it finds callable"
+        hint = "find it first: search_tools(query) makes the tools it finds callable"
         raise UnknownTool(
             f"tool {name!r} is not offered in this session", hint=None if catalog.find(name) is None else hint
         )
 
     def called_tool(self, name: str) -> RegisteredTool:
-        """Return the tool of a call that was made: one of the session, or one that only its code has."""
+        """Return the tool of a call: a tool of the session, or a function that only its code can call."""
         own = None if self._executor is None else self.code_functions().own(name)
         return own or self.tool_registry.require(name)
 
@@ -347,7 +347,7 @@ class SessionContext:
         return render
 
     def adopt(self, state: SessionState, frame: str) -> None:
-        """Continue from the stored state."""
+        """Adopt the stored state of the session in *frame*."""
         options = self.options
         options.session, options.frames = state.protocol_options, dict(state.frame_options)
         options.frame = frame
@@ -366,7 +366,7 @@ class SessionContext:
         return self.plugins.tool_registry.export_state()
 
     async def kept(self, *, tolerant: bool) -> Kept:
-        """Return the state of plugins, tools and options if the store does not have it yet."""
+        """Return the state of plugins, tools and options, unless the store already has it."""
         if self.is_stored():
             return Kept()
         await self.plugins.take_states()
@@ -386,7 +386,7 @@ class SessionContext:
             name: entry
             for name, entry in snapshot.plugins.items()
             if entry.meta.revision or entry.meta.state is not None or entry.artifacts
-        }  # without the plugins that have never had a state
+        }  # except plugins that have never had a state
         registry = self.plugins.tool_registry
         return SessionState(
             plugins=PluginSessionSnapshot(plugins=kept),

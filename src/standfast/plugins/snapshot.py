@@ -1,4 +1,4 @@
-"""Writing and reading the larger pieces of a plugin's state."""
+"""Blobs of a plugin's state: pieces that are too large for its JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from standfast.ports.session_store import Blob
 
 
 class SnapshotWriter(msgspec.Struct):
-    """Takes pieces of a plugin's state; each is stored once, by its content."""
+    """Collects blobs of a plugin's state. Each is stored once, under its digest."""
 
     artifacts: dict[str, str] = msgspec.field(default_factory=dict)
     blobs: list[Blob] = msgspec.field(default_factory=list)
@@ -23,7 +23,7 @@ class SnapshotWriter(msgspec.Struct):
 
 
 class SnapshotReader(msgspec.Struct, frozen=True):
-    """Reads the fetched pieces of one plugin."""
+    """Reads the fetched blobs of one plugin's state."""
 
     artifacts: Mapping[str, str]
     fetched: Mapping[str, bytes]

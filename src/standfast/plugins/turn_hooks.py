@@ -1,9 +1,10 @@
-"""The plugins in one turn: runs the hooks that the machine asks for, and returns their rulings as inputs.
+"""The hooks of one turn: runs the stages that the machine requests and returns their rulings as inputs.
 
 Rules
 -----
-1. The journal keeps what these methods return; a process that takes the turn over needs nothing else.
-2. A hook that fails ends the turn, or fails its call, as the table in `hook.py` says. Nothing escapes.
+1. The values that these methods return are journaled; a process that takes over the turn needs nothing else.
+2. A hook that fails ends the turn, or fails its call, as the table in `hook.py` says. Its exception is never
+   raised to the driver.
 3. Sessions that plugins request are created before their ruling is journaled, under names that a second
    attempt would choose again.
 """
@@ -52,18 +53,18 @@ from standfast.tools.dispatch import Dispatcher
 from standfast.tools.loop_threads import at_home
 
 Occur = Callable[[str, str, Json], Awaitable[int]]
-"""Reports an occurrence: its source, its key and its payload; returns how many turns it starts."""
+"""Reports an occurrence by source, key and payload; returns how many turns it starts."""
 
 MakeRequest = Callable[[str, list[Message]], ModelRequest]
-"""Makes the request of a model call from a prompt and the messages, a list that it may keep."""
+"""Makes the request of a model call from a prompt and a list of messages, which it may keep."""
 
 
 class TurnContext:
-    """Everything that one turn runs with.
+    """The objects that one turn uses.
 
-    *history* is what the model sees; with *shows_attachments*, results in it may have attachments.
-    *plugin_model* is for requests of plugins, tools and code. *create_session* creates a session that a
-    plugin requests, under a key that a second attempt would choose again.
+    *history* is the list of earlier messages that the model sees; if *shows_attachments*, results in it may
+    have attachments. *plugin_model* serves the requests of plugins, tools and code. *create_session* creates
+    a session that a plugin requests, under a key that a second attempt would choose again.
     """
 
     __slots__ = (
@@ -122,9 +123,10 @@ class TurnContext:
 
 
 class ModelAccount:
-    """The model calls that plugins, tools and code make in a turn, and what they cost.
+    """The model calls that plugins, tools and code make in a turn, and their cost.
 
-    It has no reference to the turn's context, which has one to it: without cycles a turn is freed at once.
+    It has no reference to the turn's context, which refers to it: without cycles, a turn is freed
+    immediately.
     """
 
     def __init__(self, turn: TurnContext) -> None:
@@ -150,7 +152,7 @@ class ModelAccount:
         source: str = "",
         output_schema: dict[str, Any] | None = None,
     ) -> str:
-        """Ask the session's model for a text. Called on any loop."""
+        """Request text from the session's model. May be called on any loop."""
         request = ModelRequest(
             messages=list(messages),
             instructions=instructions,
@@ -163,13 +165,13 @@ class ModelAccount:
     async def ask(
         self, request: ModelRequest, source: str, model: ModelProvider | None = None
     ) -> tuple[ReplyEnded, UsageEntry]:
-        """Ask a model on the turn's account; return the whole reply and its ledger entry.
+        """Call a model and charge the turn; return the whole reply and its ledger entry.
 
-        Raises `ModelError` if the turn's limits allow no further call. Once the turn `is_over`, the caller
+        Raise `ModelError` if the turn's limits allow no further call. Once the turn `is_over`, the caller
         must write the entry itself.
         """
         machine, model = self._machine, model or self._plugin_model
-        # Several calls may run at once, and the machine knows only those that are charged already.
+        # Several calls may run concurrently, and the machine knows only those already charged.
         made = max(self._last_call, machine.account.model_calls)
         if (refusal := machine.refuses_call(made, self._spent)) is not None:
             raise errors.ModelError(refusal.message, code=refusal.code, hint=refusal.hint)
@@ -221,10 +223,10 @@ class ModelAccount:
 
 
 class HeldResults:
-    """Results of calls that are held back until the plugin states they are written with are complete.
+    """Call results that are held back until the plugin states to be written with them are complete.
 
-    A plugin's state after the hooks of one call may contain changes by the hooks of others. Such results are
-    delivered together, so that they are written together.
+    A plugin's state after the hooks of one call may contain changes by the hooks of other calls. The results
+    of such calls are delivered together, so that one transaction writes them.
     """
 
     def __init__(self, unwritten: set[CallStage]) -> None:
@@ -233,13 +235,13 @@ class HeldResults:
 
     @contextlib.contextmanager
     def stage(self, key: str) -> Iterator[CallStage]:
-        """Run the hooks around a call whose outcome is the input *key*."""
+        """Return a context in which the hooks around a call run; their outcome is the input *key*."""
         stage = self.stages[key] = CallStage()
         self._unwritten.add(stage)
         outer = STAGE.set(stage)
         try:
             yield stage
-        except BaseException:  # the turn ends or breaks
+        except BaseException:  # the turn has ended or failed
             stage.is_over = True
             self._release()
             raise
@@ -247,7 +249,7 @@ class HeldResults:
             STAGE.reset(outer)
 
     def deliver(self, call_id: int, deliver: Callable[[], None]) -> None:
-        """Call *deliver*, which passes on the result of a call, as soon as plugin states allow."""
+        """Call *deliver*, which delivers the result of a call, as soon as plugin states allow."""
         stage = self.stages.get(f"tool.{call_id}")
         if stage is None:
             deliver()
@@ -256,7 +258,7 @@ class HeldResults:
         self._release()
 
     async def settles(self, call: int | CallStage) -> None:
-        """Wait until the result of a call, or the outcome of a stage, may be passed on by the caller."""
+        """Wait until the caller may deliver the result of a call, or the outcome of a stage."""
         stage = self.stages.get(f"tool.{call}") if isinstance(call, int) else call
         if stage is None:
             return
@@ -281,7 +283,7 @@ class HeldResults:
             deliver()
 
     def drop(self) -> None:
-        """Deliver none of the held results: the calls are given up."""
+        """Discard the held results, because their calls were abandoned."""
         for stage in self.stages.values():
             stage.deliver = None
 
@@ -293,7 +295,7 @@ class HeldResults:
 
 
 class TurnHooks:
-    """The hooks of one turn, the attachments and the plugin states that it journals. Used on its loop.
+    """The hooks of one turn, and the attachments and plugin states that it journals. Used on the turn's loop.
 
     Like `ModelAccount`, it has no reference to the turn's context.
     """
@@ -313,16 +315,16 @@ class TurnHooks:
         self._home = asyncio.get_running_loop()
         self._blobs: list[Blob] = []
         self._keepers: dict[int, _AttachmentKeeper] = {}
-        plugins.unwritten.clear()  # hooks of an earlier turn are not waited for
+        plugins.unwritten.clear()  # do not wait for hooks of an earlier turn
         self._held = held = HeldResults(plugins.unwritten)
         hooks, slots = plugins.contributions.hooks, plugins.contributions.slots
         self.judges = bool(hooks["after_tool_call"] or "tool_result_projector" in slots)
-        """Whether plugins see results."""
+        """Whether plugins have hooks on the results of calls."""
         self.has_plugins_away = plugins.has_plugins_away
         self.shows_streams = bool(hooks["assistant_stream"])
-        """Whether plugins see each piece of a reply."""
+        """Whether plugins have hooks on each piece of a reply."""
         self.sees_replies = bool(hooks["assistant_response"])
-        """Whether plugins see whole replies."""
+        """Whether plugins have hooks on whole replies."""
         self.spares = plugins.runner.spares
         self.tool_host = plugins.hosts.tool
         self.complete, self.charged = turn.account.complete, turn.account.charged
@@ -331,7 +333,7 @@ class TurnHooks:
 
     @cached_property
     def _common(self) -> dict[str, Any]:
-        """What the contexts of all hooks have."""
+        """Return the fields that the contexts of all hooks share."""
         return {
             "session_id": self._plugins.session_id,
             "turn_id": self._machine.turn_id,
@@ -395,7 +397,7 @@ class TurnHooks:
                     )
             ruling = await self._carry_out(command.key, compose(wanted)) if wanted else NOTHING_SAID
         except errors.StoreError:
-            raise  # not a plugin's fault; the turn stays unfinished
+            raise  # not a plugin's error; the turn stays unfinished
         except errors.StandfastError as error:
             ruling = Ruling(failure=self._failure(error))
         return HooksRan(
@@ -406,7 +408,7 @@ class TurnHooks:
         )
 
     async def _carry_out(self, key: str, composed: Composed) -> Ruling:
-        """Create the sessions and write the traces that plugins asked for; return the ruling."""
+        """Create the sessions and write the traces that plugins requested; return the ruling."""
         for number, one in enumerate(composed.sessions, 1):
             try:
                 await self._create_session(one.value, f"{self._machine.turn_id}.{key}.{number}")
@@ -483,7 +485,7 @@ class TurnHooks:
         )
 
     def _prompt_by(self, added: list[tuple[str, PromptContribution]]) -> tuple[tuple[str, int], ...]:
-        """Return who says each part of the prompt with what plugins *added*, and the length of each part."""
+        """Return the author and length of each part of the prompt, including those that plugins *added*."""
         own = self._machine.prompt_layer
         layers = self._layers if own is None else (*self._layers, ("turn", own))
         return tuple((part.by, len(part.content)) for part in named_parts(layers, self._preamble, added))
@@ -544,7 +546,7 @@ class TurnHooks:
         return None if answer is None else read_switch(hook, answer)
 
     def _prompt_tokens(self) -> int:
-        """Return the size of the last model call's prompt, as its provider counted."""
+        """Return the number of tokens in the last model call's prompt, as its provider counted."""
         usage = self._latest_usage() or Usage()
         return usage.input + usage.cache_read + usage.cache_write
 
@@ -555,7 +557,7 @@ class TurnHooks:
         return None
 
     async def stream(self, chunk: str, kind: contexts.StreamKind = "text", *, last: bool = False) -> str:
-        """Let plugins change a piece of the reply; `PluginFailed` fails the model call."""
+        """Let plugins change a piece of the reply. `PluginFailed` makes the model call fail."""
         number = self._machine.account.model_calls
         context = contexts.AssistantStreamHookContext(
             **self._common, chunk=chunk, kind=kind, number=number, last=last
@@ -622,7 +624,7 @@ class TurnHooks:
         with self._held.stage(f"tool.{settled.call_id}"):
             try:
                 return await self._judged(settled, context, keeper)
-            except Exception as raised:  # the turn waits for this result, whatever happens
+            except Exception as raised:  # the turn needs a result in any case
                 known = (
                     raised
                     if isinstance(raised, errors.StandfastError)
@@ -676,7 +678,7 @@ class TurnHooks:
         return self._plugins.has_unknown_states
 
     async def take_states(self) -> None:
-        """Take the states of plugins that have changed on a thread of their own."""
+        """Capture the states of plugins that have changed on a separate thread."""
         if self._plugins.has_unknown_states:
             await self._plugins.take_states()
 
@@ -743,7 +745,7 @@ class _AttachmentKeeper:
 
     def add_text(self, text: str) -> None:
         if not isinstance(text, str):
-            raise errors.InvalidArgument(f"the text beside a value is a {type(text).__name__}, not a str")
+            raise errors.InvalidArgument(f"the text for a result must be a str, got {type(text).__name__}")
         self.texts.append(text.encode(errors="replace").decode())
 
 
@@ -781,14 +783,14 @@ def priced(cost_of: Cost, model_id: str, reply: ReplyEnded) -> Usage:
 async def charged_reply(
     model: ModelProvider, request: ModelRequest, source: str, cost_of: Cost
 ) -> tuple[ReplyEnded, UsageEntry]:
-    """Return the whole reply of a model, and its ledger entry."""
+    """Call a model; return its whole reply and the ledger entry."""
     reply = await whole_reply(model, request)
     usage = msgspec.structs.replace(priced(cost_of, model.model_id, reply), calls=1)
     return reply, UsageEntry(source=source, model=reply.model or model.model_id, usage=usage)
 
 
 async def whole_reply(model: ModelProvider, request: ModelRequest) -> ReplyEnded:
-    """Return the reply without its pieces; `ModelError` if the stream ends before it does."""
+    """Return the whole reply, ignoring its pieces; raise `ModelError` if the stream ends too early."""
     async with open_stream(model, request) as deltas:
         async for delta in deltas:
             if isinstance(delta, ReplyEnded):
@@ -816,7 +818,7 @@ def _changed_record(
 
 
 class EarlierMessages(Sequence[Message]):
-    """The messages before a turn, read only and not copied."""
+    """A read-only view of the messages before a turn, which are not copied."""
 
     __slots__ = ("_messages",)
 
@@ -843,7 +845,7 @@ class EarlierMessages(Sequence[Message]):
 
 
 def view_of(base: list[Message], shown: list[Message]) -> View | None:
-    """Describe *shown* by stretches of *base* and the messages not in it; None if both are the same."""
+    """Describe *shown* as ranges of *base* and new messages; return None if both are the same."""
     if shown is base or shown == base:
         return None
     places = {id(message): place for place, message in enumerate(base)}
@@ -860,7 +862,7 @@ def view_of(base: list[Message], shown: list[Message]) -> View | None:
 
 
 def apply_view(base: list[Message], view: View) -> list[Message]:
-    """Return the messages that a view shows, every call answered."""
+    """Return the messages that a view shows, with a result for every call."""
     found: list[Message] = []
     for one in view:
         if isinstance(one, Keep):

@@ -1,1 +1,1 @@
-"""Every protocol that the kernel requires from outside."""
+"""The ports: protocols that the kernel requires and outer layers implement."""

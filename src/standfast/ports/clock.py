@@ -1,4 +1,4 @@
-"""The port of clocks, which tests replace with one that stands still."""
+"""The clock port, which tests replace with a clock that they advance themselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Clock(Protocol):
         """Return seconds on a clock that never goes backwards."""
 
     def boot_ms(self) -> int:
-        """Return the milliseconds since boot, suspension included: the same in all processes, never set."""
+        """Return the milliseconds since boot, including suspended time. All processes see the same value."""
 
 
 _BOOT_TIME: Final = getattr(time, "CLOCK_BOOTTIME", None)

@@ -10,7 +10,8 @@ Rules
 -----
 1. A service that this session lacks raises `ServiceUnavailable`, which names the service and the reason.
 2. Changes made by these methods are durable when they return. Hidden tasks are not stored; they are awaited.
-3. A method with a `session_id` works on that session. One that the caller may not see counts as missing.
+3. A method with a `session_id` works on that session. A session that the caller may not see counts as
+   missing.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ TaskCancel = Callable[[], Awaitable[None]]
 
 
 class SessionTurnHandle(msgspec.Struct, frozen=True):
-    """A turn that was started, and its events. The caller need not read them."""
+    """A turn that was started, and a stream of its events, which the caller need not read."""
 
     turn_id: str
     events: AsyncIterator[Event]
@@ -108,7 +109,7 @@ class TurnHost(Protocol):
     async def cancel_turn(self, turn_id: str) -> None: ...
 
     async def start_turn(self, session_id: str, input: TurnInput) -> AssembledTurn:
-        """Start a turn and await its end, or until it waits itself."""
+        """Start a turn and await its end, or the point where it parks."""
 
 
 class TaskHost(Protocol):
@@ -192,7 +193,7 @@ class SessionStateService(SessionSnapshotHost, ToolCatalogHost, ToolStateHost, P
 
 
 class ProcessService(TaskHost, MonitorHost, Protocol):
-    """Work that runs beside turns: tasks and monitors."""
+    """Background work that runs alongside turns: tasks and monitors."""
 
 
 class PromptHookHost(SessionSnapshotHost, ToolCatalogHost, TaskHost, DirectCompletionHost, Protocol):

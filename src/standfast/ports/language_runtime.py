@@ -1,4 +1,4 @@
-"""The port of a language: sessions that run code, whatever the engine."""
+"""The port of a language runtime: sessions that run code, independent of the engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LanguageRuntime(Protocol):
     async def run(self, request: RunRequest) -> RunResult: ...
 
     async def resume(self, session_id: SessionId) -> RunResult:
-        """Continue the session's waiting run as far as decisions allow."""
+        """Continue the session's waiting run until it ends or needs another decision."""
 
     async def cancel(self, session_id: SessionId) -> bool:
         """End the session's running or waiting run; return False if there is none."""

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """The right to write a session until `until_ms`, as its holder keeps it in memory."""
+    """The exclusive right to write to a session until `until_ms`, as its holder keeps it in memory."""
 
     session_id: str
     owner: str
@@ -83,7 +83,7 @@ CLOCK_TOLERANCE_MS: Final = 1_000
 
 
 WORK: Final = "work"
-"""The announcement that a turn may begin or continue."""
+"""The text of the announcement that some turn may begin or continue."""
 
 
 class SeenClock(msgspec.Struct, frozen=True, kw_only=True):
@@ -499,7 +499,7 @@ class SessionStore(Protocol):
         """Take the lease of a turn that waits or has no live owner. Errors: `SessionBusy`, `TurnNotFound`."""
 
     async def save(self, lease: Lease, save: Save) -> Saved:
-        """Add to the turn's journal."""
+        """Write *save* to the turn's journal."""
 
     async def park(self, lease: Lease, save: Save, summary: TurnSummary) -> None:
         """Save, mark the turn as waiting and release the lease."""
@@ -688,7 +688,7 @@ class SessionStore(Protocol):
     async def announce(self, text: str) -> None:
         """Send *text* to every listening process, storing nothing. *text* has at most 7,000 bytes, no NUL."""
 
-    # The rest
+    # Statistics and maintenance
 
     async def usage_by_day(self, since_ms: int) -> list[DayUsage]:
         """Return the usage of turns ended since *since_ms*, by day, session and agent; latest day first."""

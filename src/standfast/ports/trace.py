@@ -35,7 +35,7 @@ class HookWatch(Protocol):
 
 
 class Under(msgspec.Struct, frozen=True, gc=False):
-    """The span of a turn that encloses an operation."""
+    """The span in a turn's trace that encloses an operation."""
 
     session_id: str
     turn_id: str

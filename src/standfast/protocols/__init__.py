@@ -1,1 +1,1 @@
-"""How a model acts: native tool calls, or code."""
+"""The protocols, which define how a model acts: by native tool calls, or by writing code."""

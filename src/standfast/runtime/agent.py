@@ -1,4 +1,4 @@
-"""The agent as users write it."""
+"""`Agent`, the class with which users define an agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from standfast.runtime.turn import Turn
 
     class _Options(TypedDict, Generic[Deps], total=False):
-        """The settings that every kind of agent takes."""
+        """The keyword arguments that every overload of `Agent` accepts."""
 
         name: str
         instructions: str | Instructions[Deps]
@@ -49,29 +49,29 @@ class Agent(AgentDefinition[Deps, Output]):
 
     Args:
         model: `"provider:model"`, such as `"scripted:replies.json"`, or an object that is a `ModelProvider`.
-            A list of them is asked in order: each next one when those before it have failed.
-        name: sessions record it; another process finds the agent of an unfinished turn by it.
-        instructions: the first part of the system prompt: a text, or a function, also async, of
-            `RunContext` that returns it. The function is called once for each turn, before the turn begins.
+            In a list of models, each one is tried if those before it have failed.
+        name: the name that sessions record, by which another process finds the agent of an unfinished turn.
+        instructions: the first part of the system prompt: a string, or a function (plain or async) of
+            `RunContext` that returns one. The function is called once for each turn, before the turn begins.
         tools: functions, ideally decorated with `@tool`.
-        plugins: what shapes its sessions: `Plugin`s, their classes, factories, or names of installed ones.
-        system: more pieces of the system prompt, each in a slot.
-        deps_type: the type of what tools and hooks get as `ctx.deps`. An agent that declares it runs no turn
+        plugins: `Plugin` instances, their classes, factories, or names of installed plugins.
+        system: more parts of the system prompt, each in a slot.
+        deps_type: the type of `ctx.deps` in tools and hooks. If an agent declares it, its turns do not run
             without deps.
-        deps: makes the deps of turns that have no others, such as those that the runtime resumes by itself:
-            a function, async function or async generator of a `DepsContext`.
-        output_type: what the agent answers with. `str` is the model's text; of any other type the answer is
-            checked, and the model retries if it does not fit.
-        limits: what one turn may use.
-        protocol: how the model acts. `"standard"` is native tool calls, `"code"` cells of Python (with
-            options: `CodeProtocol(...)`); a plugin may bring another.
-        settings: passed on to the provider as they are.
-        queue: the queue that workers claim its turns from (`standfast worker --queues`).
-        max_concurrent: how many of its turns one worker runs at once.
-        prompts: texts that MCP clients may fill in and send, by name: `{"refund": "Refund order {order}."}`.
+        deps: a factory of deps for turns whose caller passed none, such as turns that the runtime resumes by
+            itself: a function, async function or async generator of a `DepsContext`.
+        output_type: the type of the agent's answers. `str` is the model's text. For any other type the answer
+            is validated, and the model tries again if it is invalid.
+        limits: the limits of one turn.
+        protocol: how the model acts: `"standard"` means native tool calls, `"code"` cells of Python (with
+            options: `CodeProtocol(...)`); a plugin may provide another.
+        settings: model settings, passed to the provider unchanged.
+        queue: the queue from which workers claim the agent's turns (`standfast worker --queues`).
+        max_concurrent: how many of its turns one worker runs concurrently.
+        prompts: prompt templates for MCP clients, by name: `{"refund": "Refund order {order}."}`.
     """
 
-    if TYPE_CHECKING:  # what is done is in `AgentDefinition`
+    if TYPE_CHECKING:  # implemented in `AgentDefinition`
 
         @overload
         def __init__(self: Agent[None, str], model: Model, **options: Unpack[_Options[None]]) -> None: ...
@@ -105,26 +105,26 @@ class Agent(AgentDefinition[Deps, Output]):
         def __init__(self, model: Model, **options: Any) -> None: ...
 
     async def run(self, prompt: Prompt, **options: Unpack[_RunOptions[Deps]]) -> FinishedTurn[Output]:
-        """Run one turn in a session of its own, in memory, to its answer.
+        """Run one turn in a new in-memory session and return its answer.
 
         Raise `TurnStopped` if it ends without an answer, and `RuntimeRequired` if it has to wait.
         """
         result = await self.run_stream(prompt, **options)
-        assert isinstance(result, FinishedTurn)  # every other end of such a turn is raised
+        assert isinstance(result, FinishedTurn)  # any other outcome of such a turn is raised
         return result
 
     def run_sync(self, prompt: Prompt, **options: Unpack[_RunOptions[Deps]]) -> FinishedTurn[Output]:
-        """`run` without an event loop."""
+        """Like `run`, for callers without an event loop."""
         import asyncio
 
         if asyncio._get_running_loop() is not None:
             raise InvalidArgument(
-                "run_sync() cannot wait inside a running event loop", hint="use `await agent.run(...)` there"
+                "run_sync() was called inside a running event loop", hint="use `await agent.run(...)` there"
             )
         return asyncio.run(self.run(prompt, **options))
 
     def run_stream(self, prompt: Prompt, **options: Unpack[_RunOptions[Deps]]) -> Turn[Output]:
-        """`run` as a turn to iterate over: its events as they happen; awaiting it gives the result."""
+        """Like `run`, but return a turn: iterate over it for its events, or await it for its result."""
         from standfast.runtime.one_off import one_off_turn
 
         return one_off_turn(self, prompt, **options)

@@ -1,4 +1,4 @@
-"""What an agent is made of: a model, instructions, tools and plugins. It holds no state; sessions do."""
+"""The definition of an agent: model, instructions, tools and plugins. It has no state; sessions have."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Deps = TypeVar("Deps")
 Output = TypeVar("Output")
 Model = str | ModelProvider | Sequence[str | ModelProvider]
 Instructions = Callable[[RunContext[Deps]], str | Awaitable[str]]
-"""Makes the instructions of one turn."""
+"""A function that returns the instructions of one turn."""
 
 
 class AgentDefinition(Generic[Deps, Output]):
-    """An `Agent` as the runtime sees it: everything but `run`, which needs a runtime itself."""
+    """An `Agent` as the runtime sees it: without `run`, which itself needs a runtime."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class AgentDefinition(Generic[Deps, Output]):
         self.max_concurrent = max_concurrent
         if not isinstance(instructions, str) and not callable(instructions):
             raise InvalidArgument(
-                f"instructions is {type(instructions).__name__}, neither text nor a function",
-                hint='use instructions="You help.", or a function of RunContext that returns a text',
+                f"instructions must be a str or a function, got {type(instructions).__name__}",
+                hint='use instructions="You help.", or a function of RunContext that returns a str',
             )
         self.instructions: Any = instructions
         if isinstance(tools, str) or not isinstance(tools, Iterable):
@@ -84,7 +84,7 @@ class AgentDefinition(Generic[Deps, Output]):
         self.settings = dict(settings or {})
         self.prompts = {} if prompts is None else _checked_prompts(prompts)
         self.opened_models: dict[str, ModelProvider] = {}
-        """The agent's own model, once it was run without a runtime; it stays open."""
+        """The models opened for runs without a runtime; they stay open."""
 
     @property
     def model_id(self) -> str:
@@ -92,7 +92,7 @@ class AgentDefinition(Generic[Deps, Output]):
         return self.model if isinstance(self.model, str) else self.model.model_id
 
     def policy(self) -> SessionPolicy:
-        """Return the settings of a new session of this agent; instructions from a function come later."""
+        """Return the settings of a new session of this agent, without instructions from a function."""
         return SessionPolicy(
             model=self.model_id,
             instructions=self.instructions if isinstance(self.instructions, str) else "",
@@ -128,12 +128,12 @@ def _checked_protocol(protocol: object) -> PluginFactory:
     if protocol == "standard":
         return StandardProtocol()
     if protocol == "code":
-        from standfast.protocols.code.plugin import CodeProtocol  # only agents that act in code need it
+        from standfast.protocols.code.plugin import CodeProtocol  # needed only by agents that write code
 
         return CodeProtocol()
     if isinstance(protocol, str):
         raise InvalidArgument(
-            f"there is no protocol {protocol!r}", hint='use protocol="standard", protocol="code", or a plugin'
+            f"protocol {protocol!r} is unknown", hint='use protocol="standard", protocol="code", or a plugin'
         )
     return as_factory(protocol)
 
@@ -145,7 +145,7 @@ def _resolved_plugin(plugin: object) -> PluginFactory:
 
 
 def _checked_output_type(type_: Any) -> OutputType:
-    from standfast.runtime.output_type import OutputType  # most agents answer with text
+    from standfast.runtime.output_type import OutputType  # not needed by agents that answer with text
 
     return OutputType(type_)
 
@@ -173,5 +173,5 @@ def checked_limits(limits: object) -> UsageLimits | None:
     if limits is None or isinstance(limits, UsageLimits):
         return limits
     raise InvalidArgument(
-        f"limits is {type(limits).__name__}, not UsageLimits", hint="use UsageLimits(max_tokens=...)"
+        f"limits must be UsageLimits, got {type(limits).__name__}", hint="use UsageLimits(max_tokens=...)"
     )

@@ -1,7 +1,7 @@
 """The runtime: sessions and their turns, in one process, over one store.
 
-`Runtime` is what a program opens. It makes the objects that do the work: `RuntimeServices`, which everything
-uses, `SessionDirectory`, `RecoveryLoop`, and `BackgroundServices`.
+A program opens a `Runtime`, which creates the objects that do the work: `RuntimeServices`, shared by all of
+them, `SessionDirectory`, `RecoveryLoop` and `BackgroundServices`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Output = TypeVar("Output")
 
 
 class LazyRules:
-    """Approval rules, evaluated by an engine that is started when the first rule needs it."""
+    """An evaluator of approval rules, whose engine is started with the first rule."""
 
     def __init__(self) -> None:
         self._workers: Any = None
@@ -83,7 +83,7 @@ class LazyRules:
 
 
 class OpenModels:
-    """Opens models by name. Models in *shared*, if it is given, are used and never closed."""
+    """Opens models by name. Models in *shared*, if given, are used but never closed."""
 
     def __init__(
         self, shared: dict[str, ModelProvider] | None, limited: Callable[[ModelProvider], ModelProvider]
@@ -93,7 +93,7 @@ class OpenModels:
         self.limited = limited
 
     def named(self, name: str, session_id: str = "") -> ModelProvider:
-        """Open the model of this name once; an error carries the id of the session that needs it."""
+        """Return the model of this name, opened once. Errors include the id of the session that needs it."""
         found = self._opened.get(name)
         if found is None:
             from standfast.providers.resolve import resolve_model
@@ -111,7 +111,7 @@ class OpenModels:
         return found
 
     async def close(self) -> None:
-        """Close what was opened here; raise the first error when all are closed."""
+        """Close all models that were opened here, then raise the first error, if any."""
         opened, self._opened = {} if self._shared is not None else self._opened, {}
         errors = []
         for model in opened.values():
@@ -127,30 +127,32 @@ class Runtime:
     """Sessions over one store. Use it as `async with Runtime("standfast.db") as runtime`.
 
     Args:
-        store: the path of a SQLite file, a directory to keep `standfast.db` in, a `SessionStore`, or nothing:
-            then everything is in memory and gone at the end.
-        agents: agents whose unfinished turns are taken up by themselves, found by their names. What they
-            declare as their subagents need not be listed.
-        deps: makes the deps of turns that have no others, such as those that the runtime resumes by itself: a
-            function, async function or async generator of a `DepsContext`. An agent's own factory goes first.
-        lease_s: how long a process that stopped answering keeps its sessions from others.
-        approval_ttl_s: how long a person has to decide.
-        busy_timeout_s: how long a turn waits for another process to finish with the session.
-        host: a description of this program, recorded with sessions for the process that continues them.
-        models: open models by name, to be used and not closed.
-        system: what every agent's system prompt has, below what the agent itself says.
-        trace: takes the records of what happens, such as `JsonlTrace("trace.jsonl")`; or several such.
-        probe: is called when a plugin's hook begins and ends.
-        hook_timeout_s: how long the hooks of one stage may take together.
-        prices: what models cost, in dollars for a million tokens: `{"model": {"input": 2, "output": 8}}`, the
-            path of such a JSON file, or `Prices`. Other models cost what `standfast[prices]` knows of them.
-        keeper: whether this runtime claims work by itself: unfinished turns, queued inputs. Without, it
-            only runs the turns that callers start, and leaves the rest to workers.
-        keep_journals: for how many seconds the journals of ended turns are kept, for `Session.journal`,
-            `Session.spans` and forks in the middle of a turn; 0: not at all. Without a store, the journals of
-            the last 1,000 turns are kept at most, and no more than 256 KiB of them.
-        rate_limits: how often providers (`"anthropic"`) and models (`"openai:gpt-5"`) may be asked, by all
-            sessions together.
+        store: the path of a SQLite file, a directory in which to keep `standfast.db`, or a `SessionStore`. By
+            default, everything is in memory and lost when the runtime closes.
+        agents: agents whose unfinished turns are resumed automatically; they are found by name. Subagents
+            that they declare need not be listed.
+        deps: a factory of deps for turns whose caller passed none, such as turns that the runtime resumes by
+            itself: a function, async function or async generator of a `DepsContext`. An agent's own factory
+            takes precedence.
+        lease_s: after how many seconds other processes may take over the sessions of an unresponsive process.
+        approval_ttl_s: how many seconds a person has to decide.
+        busy_timeout_s: how many seconds a turn waits for another process to release the session.
+        host: a description of this program, recorded with sessions for the process that resumes them.
+        models: open models by name; the runtime uses them but does not close them.
+        system: parts of every agent's system prompt, below those of the agent itself.
+        trace: one or more sinks for trace records, such as `JsonlTrace("trace.jsonl")`.
+        probe: a callback for the begin and end of each plugin hook.
+        hook_timeout_s: how many seconds the hooks of one stage may take together.
+        prices: the prices of models in dollars per million tokens: `{"model": {"input": 2, "output": 8}}`,
+            the path of such a JSON file, or `Prices`. For other models, `standfast[prices]` is used if
+            installed.
+        keeper: whether this runtime claims unfinished turns and queued inputs by itself. If not, it runs only
+            the turns that callers start, and leaves the rest to workers.
+        keep_journals: how many seconds the journals of ended turns are kept, for `Session.journal`,
+            `Session.spans` and forks in the middle of a turn; 0 means not at all. Without a store, the
+            journals of at most the last 1,000 turns are kept, and no more than 256 KiB of them.
+        rate_limits: rate limits of providers (`"anthropic"`) and models (`"openai:gpt-5"`), shared by all
+            sessions.
     """
 
     def __init__(
@@ -178,7 +180,7 @@ class Runtime:
         self.epoch = os.urandom(6).hex()
         self._poll_s = 1.0
         self.slots = TurnSlots()
-        """How many turns run here that no caller started; to be replaced before the runtime opens."""
+        """The slots for turns that no caller started. Replace them only before the runtime opens."""
         self.slots.is_closed = not keeper
         self._keeper = keeper
         self._given = store
@@ -212,13 +214,16 @@ class Runtime:
         self._opening: asyncio.Event | None = None
 
     async def __aenter__(self) -> Runtime:
-        """Open the runtime; `InvalidArgument` if it is open. Tasks that enter it meanwhile wait for that."""
+        """Open the runtime; raise `InvalidArgument` if it is already open.
+
+        Tasks that enter it while it is being opened wait until it is open.
+        """
         while self._opening is not None:
             await self._opening.wait()
             if self._directory is not None:
                 return self
         if self._directory is not None:
-            raise InvalidArgument("this runtime is open already")
+            raise InvalidArgument("this runtime is already open")
         self._opening = asyncio.Event()
         try:
             await self._start()
@@ -253,7 +258,7 @@ class Runtime:
     def _open_services(self) -> RuntimeServices:
         tracer = None
         if self._trace is not None:
-            from standfast.trace.tracer import Tracer  # only a runtime that keeps a trace needs it
+            from standfast.trace.tracer import Tracer  # needed only with a trace
 
             tracer = Tracer(self._trace, self._clock)
         store = open_store(self._given)
@@ -283,9 +288,10 @@ class Runtime:
                 raise
 
     async def close(self) -> None:
-        """Stop. Unfinished turns stay in the store, and can be resumed.
+        """Close the runtime. Unfinished turns stay in the store and can be resumed.
 
-        Hidden tasks get some time to end; other tasks are cancelled, and monitors end with their processes.
+        Hidden tasks get some time to end; other tasks are cancelled, and monitors are ended with their
+        processes.
         """
         directory, background = self._directory, self._background
         if directory is None or background is None:
@@ -342,17 +348,17 @@ class Runtime:
         options: PluginOptions | Mapping[str, Json] | None = None,
         metadata: Mapping[str, Json] | None = None,
     ) -> Session[Any]:
-        """Open a session, or make it. Its unfinished turn is resumed in the background.
+        """Open a session, or create it. Its unfinished turn is resumed in the background.
 
-        *deps* are those of all turns of the session in this process that get no others. *options* are those
-        of plugins, by plugin id, in this process. *metadata*, such as the tenant, replaces what is stored
-        with the session and is passed to deps factories. Errors: `PluginFailed`.
+        *deps* are the deps of all turns of the session in this process for which none are passed. *options*
+        are the options of plugins in this process, by plugin id. *metadata*, such as the tenant, replaces the
+        stored metadata of the session and is passed to deps factories. Errors: `PluginFailed`.
         """
         live = await self._open.open(session_id, agent, deps, options, metadata)
         return Session(self._open, live)
 
     def session_handle(self, session_id: str) -> Session[Any]:
-        """Return a session to look at, without opening it: no agent is needed."""
+        """Return a handle for reading a session, without opening it: no agent is needed."""
         return Session(self._open, self.live(session_id))
 
     async def sessions(
@@ -362,8 +368,8 @@ class Runtime:
 
         Args:
             agent: only those of this agent.
-            after: the last session of the page before; return those that follow it.
-            limit: how many to return.
+            after: the last session of the previous page; return the sessions that follow it.
+            limit: the maximum number of sessions.
         """
         position = None if after is None else (after.updated_at, after.session_id)
         return await self.store.heads(agent=agent, after=position, limit=limit)
@@ -377,9 +383,9 @@ class Runtime:
         input: int | None = None,
         edit: JournalEdit | None = None,
     ) -> Session[Any]:
-        """Make a session over the same history, without a parent and with the default authority.
+        """Create a session over the same history, without a parent and with the default authority.
 
-        *at* is a node, or with *input* a turn; see `Session.fork`.
+        *at* is a node or, with *input*, a turn; see `Session.fork`.
         """
         return Session(self._open, await self._open.fork(session_id, new_id, at, input, edit))
 
@@ -388,7 +394,7 @@ class Runtime:
         return await self._open.rewind(session_id, to, turns)
 
     async def delete(self, session_id: str) -> bool:
-        """Delete a session; return False if there was none."""
+        """Delete a session; return False if it does not exist."""
         return await self._open.delete(session_id)
 
     async def prune(
@@ -399,13 +405,13 @@ class Runtime:
         branches: bool = False,
         session: str | None = None,
     ) -> Pruned:
-        """Delete what is no longer needed, and free its space.
+        """Delete data that is no longer needed, and free its space.
 
         Args:
-            older_than_s: idle sessions that were last used longer ago than this.
-            frames: what precedes the current frame of each session.
-            branches: what is on no session's active path, such as rewound turns.
-            session: prune this session alone.
+            older_than_s: delete idle sessions that were last used more than this many seconds ago.
+            frames: delete the history before the current frame of each session.
+            branches: delete history that is on no session's active path, such as rewound turns.
+            session: prune only this session.
         """
         now = self.now_ms()
         before = None if older_than_s is None else now - int(older_than_s * 1000)
@@ -430,24 +436,24 @@ class Runtime:
         await self._open_background.recover(now=True)
 
     async def turn_counts(self) -> TurnCounts:
-        """Count queued inputs, and the unfinished turns of all processes by what they do."""
+        """Count queued inputs, and the unfinished turns of all processes by state."""
         return await self.store.turn_counts(self.now_ms(), lease_now_ms=self._open.services.leases.now_ms())
 
     async def usage_by_day(self, *, since_ms: int = 0) -> list[DayUsage]:
-        """Return what turns that ended since then used, by day, session and agent; the latest day first.
+        """Return the usage of turns ended since *since_ms*, by day, session and agent; latest day first.
 
-        `Session.usage` has what a session used in all, also beside its turns, for each source and model.
+        `Session.usage` returns a session's total usage by source and model, including usage outside of turns.
         """
         return await self.store.usage_by_day(since_ms)
 
     async def operations(self) -> OperationsView:
         """Return leases, workers, queues, waits, stuck turns, triggers and the size of the store."""
-        from standfast.runtime.operations import view_operations  # only operators need it
+        from standfast.runtime.operations import view_operations  # needed only by operators
 
         return await view_operations(self.store, self.now_ms(), self._open.services.leases.now_ms())
 
     async def cancel(self, turn_id: str) -> bool:
-        """End a turn; return False if it has ended already."""
+        """Cancel a turn; return False if it has already ended."""
         record = await self.store.turn(turn_id)
         return record is not None and await self.live(record.session_id).cancel(turn_id)
 
@@ -467,7 +473,10 @@ class Runtime:
         reason: str | None = None,
         decided_by: str | None = None,
     ) -> Approval:
-        """Approve a call, once, in the name of *decided_by*. Its turn is resumed where its agent is known."""
+        """Approve a call, once, on behalf of *decided_by*.
+
+        A process that knows the agent resumes the turn.
+        """
         from standfast.runtime.sessions.approvals import approving
 
         return await self._decide(approval_id, approving(None, arguments, reason, decided_by))
@@ -487,10 +496,10 @@ class Runtime:
         try:
             return await decide_call(directory, asked, decision)
         finally:
-            directory.changed.set()  # even a call that was cut short may have decided
+            directory.changed.set()  # even if this call failed, the decision may be stored
 
     async def grants(self, *, session: str | None = None, in_force: bool = False) -> list[Grant]:
-        """Return the grants, oldest first: those that cover a session, and those in force now, if asked."""
+        """Return the grants, oldest first; only those that cover *session* or are in force, if asked for."""
         from standfast.durable.grants import list_grants
 
         found, now = await list_grants(self.store), self.now_ms()
@@ -513,9 +522,9 @@ class Runtime:
     ) -> Grant:
         """Approve calls of a tool in advance, until *expires_at* (milliseconds since 1970).
 
-        The grant is for one session, or for the sessions of an agent that belong to *tenant*, and for the
-        calls for which *rule* is true: an expression over `args`, `kwargs` and `session_id`. Calls that wait
-        already stay with the person who was asked.
+        The grant covers one session, or the sessions of an agent that belong to *tenant*, and only calls for
+        which *rule*, an expression over `args`, `kwargs` and `session_id`, is true. Calls that are already
+        waiting are not affected: a person has to decide them.
         """
         from standfast.durable.grants import give_grant
         from standfast.model.grant import Grant
@@ -537,19 +546,19 @@ class Runtime:
         return await give_grant(self.store, made)
 
     async def revoke_grant(self, grant_id: str, *, revoked_by: str | None = None) -> Grant:
-        """End a grant now, in every process. Calls that it has approved are not stopped."""
+        """Revoke a grant, in every process. Calls that it has already approved are not stopped."""
         from standfast.durable.grants import revoke_grant
 
         return await revoke_grant(self.store, grant_id, revoked_by, self.now_ms())
 
     async def complete(self, token: str, value: Json = None) -> None:
-        """Deliver the result of a call that a tool left to an outside system."""
+        """Deliver the result of a call that a tool left to an external system."""
         clean, _ = to_json(value)
         await self.store.complete(token, Completed(value=clean), self.now_ms())
         self._open.changed.set()
 
     async def fail(self, token: str, error: StandfastError) -> None:
-        """Deliver the failure of such a call."""
+        """Deliver the failure of a call that a tool left to an external system."""
         await self.store.complete(token, Failed(error=error.error_object()), self.now_ms())
         self._open.changed.set()
 
@@ -565,10 +574,10 @@ class Runtime:
         schedule: Schedule | str | None = None,
         enabled: bool = True,
     ) -> Trigger:
-        """Queue a turn of a session for each occurrence at a source. A trigger of this name is replaced.
+        """Queue a turn of a session for each occurrence at a source. Replace a trigger of the same name.
 
         *prompt* is the turn's input, with `{payload}` replaced by the occurrence's payload as JSON. With a
-        *schedule*, or a cron expression, the source occurs by itself; an unchanged one keeps its next time.
+        *schedule*, or a cron expression, the clock is the source; an unchanged schedule keeps its next time.
         """
         from standfast.model.trigger import Schedule, Trigger
         from standfast.runtime.triggers import put_trigger
@@ -582,7 +591,7 @@ class Runtime:
         return made
 
     async def remove_trigger(self, name: str) -> bool:
-        """Delete a trigger; return False if there was none. Inputs that it has queued stay."""
+        """Delete a trigger; return False if it does not exist. Inputs that it has queued are kept."""
         return await self.store.remove_trigger(name)
 
     async def triggers(self) -> list[Trigger]:
@@ -590,39 +599,43 @@ class Runtime:
         return await self.store.triggers()
 
     async def occur(self, source: str, key: str, payload: Json = None) -> int:
-        """Report an occurrence at a source, once for each key; return how many triggers start a turn."""
+        """Report an occurrence at a source, once for each key; return how many triggers queue a turn."""
         return await self._open.occur(source, key, payload)
 
     async def occur_signed(
         self, source: str, body: bytes, signature: str, secret: str | bytes, *, key: str | None = None
     ) -> int:
-        """Report a webhook; `SignatureRefused` if its HMAC-SHA256 is wrong. *key* is the body by default."""
+        """Report a webhook's body as an occurrence. By default, its *key* is the digest of the body.
+
+        Raise `SignatureRefused` if *signature* is not the body's HMAC-SHA256.
+        """
         from standfast.runtime.triggers import verify_webhook, webhook_occurrence
 
         verify_webhook(source, body, signature, secret)
         return await self._open.announce(webhook_occurrence(source, body, key, self.now_ms()))
 
-    # What plugins, tools and host programs may ask for while it runs
+    # Services for plugins, tools and host programs
 
     def host(self, session_id: str) -> RuntimeSessionHost:
-        """Return the services of the runtime for one session, as its plugins get them, but for all sessions.
+        """Return the services that a session's plugins get, without their restriction to visible sessions.
 
-        Their calls raise `SessionNotFound`, and `ServiceUnavailable` for what the session lacks.
+        Calls raise `SessionNotFound`, and `ServiceUnavailable` for services that the session lacks.
         """
         from standfast.runtime.host.runtime_host import RuntimeHost
 
         return RuntimeHost(self._open, self._open_background, SessionId(session_id), sees_all=True)
 
     def watch(self, watcher: Callable[[str, Event], None]) -> Callable[[], None]:
-        """Call *watcher* with the session id and each live event of this process; return what ends that.
+        """Call *watcher* with the session id and each live event of this process.
 
-        Events of other processes are not among them: `Session.observe` reads what they committed.
+        Return a function that ends this. Events of other processes are not included; `Session.observe` yields
+        what they have committed.
         """
         watchers = self._open.services.watchers
         watchers.append(watcher)
         return lambda: watchers.remove(watcher)
 
-    # Parts that the command line, the server and tests look at
+    # For the command line, the server and tests
 
     @property
     def store(self) -> SessionStore:
@@ -630,7 +643,7 @@ class Runtime:
 
     @property
     def agents(self) -> Mapping[str, AgentDefinition[Any, Any]]:
-        """The agents that this runtime was given, and the subagents that they declare, by name."""
+        """The agents that were passed to this runtime, and the subagents that they declare, by name."""
         return self._agents
 
     @property
@@ -638,7 +651,7 @@ class Runtime:
         return self._directory is not None
 
     async def at_work(self, session_id: str) -> LiveSession:
-        """Return a session with its agent; `NotConfigured` if that is not known here."""
+        """Return a session with its agent; raise `NotConfigured` if that is not known here."""
         live = await self._open.put_to_work(session_id)
         if live is None:
             raise NotConfigured(
@@ -653,12 +666,12 @@ class Runtime:
 
     @property
     def looked_s(self) -> float | None:
-        """When the runtime last looked for work and reached the store, by the monotonic clock."""
+        """When the runtime last polled the store for work successfully, on the monotonic clock."""
         return None if self._recovery is None else self._recovery.looked_s
 
     @property
     def poll_s(self) -> float:
-        """How often the runtime looks for work that other processes have left or made."""
+        """The interval at which the runtime polls for work from other processes."""
         return self._poll_s
 
     @poll_s.setter
@@ -671,13 +684,13 @@ class Runtime:
         return self._clock.now_ms()
 
     def live(self, session_id: str) -> LiveSession:
-        """Return what this process knows of a session."""
+        """Return this process's in-memory state of a session."""
         return self._open.live(session_id)
 
     def last_head(self, session_id: str) -> SessionHead | None:
-        """Return a session's head after the last turn that ended here; None if no turn has.
+        """Return a session's head after the last turn that ended in this process; None if none has.
 
-        Another process may have changed the session since; a turn that begins finds out.
+        Another process may have changed the session since; the next turn detects that.
         """
         live = self._open.sessions.get(session_id)
         return None if live is None else live.stood

@@ -1,4 +1,4 @@
-"""A conversation that outlives its process."""
+"""`Session`, a durable conversation that any process can continue."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _RESERVED_NAMES: Final = frozenset({
     "attachments", "continue_as", "describe_tool", "finish", "history", "llm", "result", "run_code",
     "search_tools", "sleep",
 })  # fmt: skip
-"""What code has under these names must not be hidden by an input."""
+"""Names that inputs must not have, because code uses them."""
 
 
 class Attachment(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class Attachment(msgspec.Struct, frozen=True):
 
 
 Prompt = str | Attachment | Sequence[str | Attachment]
-"""What a user says: words, attachments, or some of both."""
+"""A user's message: text, an attachment, or a sequence of both."""
 
 
 def read_prompt(prompt: Prompt) -> tuple[Content, tuple[Blob, ...]]:
@@ -97,14 +97,14 @@ def read_prompt(prompt: Prompt) -> tuple[Content, tuple[Blob, ...]]:
         return _checked_text(prompt), ()
     pieces = list(prompt) if isinstance(prompt, (list, tuple)) else [prompt]
     if not pieces:
-        raise InvalidArgument("the prompt is empty", hint="pass a text, an Attachment, or a list of them")
+        raise InvalidArgument("the prompt is empty", hint="pass a str, an Attachment, or a list of them")
     blobs: dict[str, Blob] = {}
     parts: list[Part] = []
     for piece in pieces:
         if isinstance(piece, Attachment):
             data = piece.data
             if not isinstance(data, bytes):
-                raise InvalidArgument(f"an attachment's data is bytes, not {type(data).__name__}")
+                raise InvalidArgument(f"an attachment's data must be bytes, got {type(data).__name__}")
             if len(data) > MAX_ATTACHMENT_BYTES:
                 raise InvalidArgument(
                     f"an attachment has {len(data)} bytes, the limit is {MAX_ATTACHMENT_BYTES}"
@@ -142,7 +142,7 @@ def _checked_input_name(name: object) -> str:
     if not fits or hasattr(builtins, str(name)) or name in _RESERVED_NAMES or str(name).startswith("__"):
         raise InvalidArgument(
             f"{str(name)[:80]!r} cannot be the name of an input",
-            hint="use an ASCII Python identifier that is no keyword, no built-in, and none of "
+            hint="use an ASCII Python identifier that is not a keyword, not a built-in, and none of "
             + ", ".join(sorted(_RESERVED_NAMES)),
         )
     return str(name)
@@ -155,7 +155,7 @@ def _input_blob(name: str, value: object) -> tuple[Blob, str]:
         try:
             data, media_type = value.encode(), "text/plain"
         except UnicodeEncodeError:
-            raise InvalidArgument(f"input {name!r} holds a lone surrogate") from None
+            raise InvalidArgument(f"input {name!r} contains a lone surrogate") from None
     else:
         try:
             data, media_type = encode_sorted(to_json(value)[0]), "application/json"
@@ -169,7 +169,7 @@ def _input_blob(name: str, value: object) -> tuple[Blob, str]:
 
 
 def _refuse_long(what: str, text: str, limit: int) -> None:
-    """Refuse text before it is encoded if it surely exceeds its limit: a character takes at least a byte."""
+    """Refuse text without encoding it if it has more characters than the limit has bytes."""
     if len(text) > limit:
         raise InvalidArgument(f"{what} has {len(text)} characters, the limit is {limit} bytes")
 
@@ -177,14 +177,14 @@ def _refuse_long(what: str, text: str, limit: int) -> None:
 def _checked_text(text: object) -> str:
     if not isinstance(text, str):
         raise InvalidArgument(
-            f"a prompt is text, not {type(text).__name__}",
-            hint="pass a text, an Attachment, or a list of them",
+            f"a prompt must be a str, got {type(text).__name__}",
+            hint="pass a str, an Attachment, or a list of them",
         )
     _refuse_long("the prompt", text, MAX_TEXT_BYTES)
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidArgument("the prompt holds a lone surrogate") from None
+        raise InvalidArgument("the prompt contains a lone surrogate") from None
     if size > MAX_TEXT_BYTES:
         raise InvalidArgument(f"the prompt has {size} bytes, the limit is {MAX_TEXT_BYTES}")
     return text
@@ -195,12 +195,12 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as _TypeVar
 
     Deps = _TypeVar("Deps", default=Any)
-else:  # before Python 3.13, only typing_extensions knows defaults, and we do not depend on it
+else:  # before Python 3.13, TypeVar defaults need typing_extensions, on which we do not depend
     Deps = TypeVar("Deps")
 
 
 class Session(Generic[Output, Deps]):
-    """One session of a runtime. Several of these may stand for the same session."""
+    """A handle of one session of a runtime. Several handles may refer to the same session."""
 
     __slots__ = ("_directory", "_live", "session_id")
     if not TYPE_CHECKING:
@@ -227,10 +227,10 @@ class Session(Generic[Output, Deps]):
     ) -> Turn[Output]:
         """Return a turn with this input. It starts when it is awaited or iterated over.
 
-        The same *idempotency_key* and prompt name the same turn, in any process; another prompt raises
-        `IdempotencyConflict`. *inputs* are values, JSON or text, that the model's code can read by name.
-        *system* is added to the system prompt of this turn; *extension* is for the session's protocol.
-        *settings*, such as `temperature`, replace those of the agent's model for this turn.
+        The same *idempotency_key* and prompt mean the same turn, in any process; the same key with another
+        prompt raises `IdempotencyConflict`. *inputs* are JSON or text values that the model's code can read
+        by name. *system* is added to the system prompt of this turn; *extension* is for the session's
+        protocol. *settings*, such as `temperature`, replace those of the agent's model for this turn.
         """
         content, blobs = with_inputs(*read_prompt(prompt), inputs)
         return self._live.new_turn(
@@ -247,22 +247,23 @@ class Session(Generic[Output, Deps]):
         )
 
     async def unfinished(self) -> session.TurnRecord | None:
-        """Return the turn that runs, waits or was interrupted, if there is one."""
+        """Return the turn that is running, waiting or interrupted, if there is one."""
         return await self._store.open_turn(self.session_id)
 
     async def blocked(self) -> session.Blocked | None:
-        """Return why the next turn cannot run, as the last process that tried it noted; None if it can.
+        """Return why the last attempt to run the next turn failed; None if it can run.
 
-        It lacks deps or its agent: an unfinished turn is not resumed, or an input stays queued.
+        Its agent or its deps are missing, so an unfinished turn is not resumed, or an input stays queued.
         """
         return await blocked_in(self._store, await self.head())
 
     async def resume(self) -> Turn[Output] | None:
         """Resume the unfinished turn as far as possible now; return None if there is none.
 
-        If the runtime has ended a turn since it found it unfinished when the session was opened, return that
-        turn, unless another followed it: `await session.resume() or session.turn(...)` must not repeat it.
-        Awaiting it raises `WrongAgent` if its agent is not known here, and `DepsMissing` without deps for it.
+        If a turn was unfinished when the session was opened and the runtime has ended it since, return that
+        turn, unless another followed it, so that `await session.resume() or session.turn(...)` does not
+        repeat it. Awaiting it raises `WrongAgent` if its agent is not known here, and `DepsMissing` if its
+        deps are missing.
         """
         record, left, self._live.left = await self.unfinished(), self._live.left, None
         if record is None:
@@ -274,11 +275,11 @@ class Session(Generic[Output, Deps]):
         return turn
 
     def follow(self, turn_id: str) -> Turn[Output]:
-        """Return the turn of this id. Awaiting it gives its result, in any process."""
+        """Return a handle of the turn with this id. Awaiting it returns its result, in any process."""
         return self._live.turn_of(turn_id)
 
     async def cancel(self) -> bool:
-        """End the unfinished turn, if there is one."""
+        """Cancel the unfinished turn; return False if there is none."""
         driver = self._live.driver
         if driver is not None:
             return await self._live.cancel(driver.turn_id)
@@ -293,14 +294,14 @@ class Session(Generic[Output, Deps]):
 
     @property
     def plugins(self) -> SessionPlugins:
-        """The session's plugins: what they bring, their actions, the settings that they watch over."""
+        """The session's plugins: their contributions, actions and settings."""
         from standfast.runtime.sessions.session_plugins import SessionPlugins
 
         return SessionPlugins(self._live, self._directory.require_open(), self._directory.background.spawn)
 
     @property
     def tools(self) -> SessionTools:
-        """The session's tools: the catalog, their availability, sources that come and go."""
+        """The session's tools: the catalog, their availability and their sources."""
         from standfast.runtime.sessions.session_plugins import SessionTools
 
         return SessionTools(self._live, self._directory.require_open())
@@ -311,19 +312,20 @@ class Session(Generic[Output, Deps]):
         prompt_contributions: Sequence[PromptContribution | str] = (),
         include_base_tools: bool = True,
     ) -> bool:
-        """Lay tools and words over the session's own, in this process; false if they lie there already.
+        """Set tools and prompt contributions on top of the session's own, in this process.
 
-        A tool with the id or the name of another covers it. Nothing is changed if they do not fit together.
+        Return False if they are already set. A tool replaces one with the same id or name. If they cannot be
+        combined with the session's own, raise and change nothing.
         """
         words = as_layer(prompt_contributions).contributions
         return await self.tools.set_context_overlay(Overlay(tuple(tool_providers), words, include_base_tools))
 
     async def refresh_tool_catalog(self) -> None:
-        """See what has changed in the session's own tools since the overlay was set."""
+        """Apply the changes made to the session's own tools since the overlay was set."""
         await self.tools.refresh()
 
     async def invalidate_runtime_caches(self) -> None:
-        """Make catalog and prompt anew when they are next wanted."""
+        """Discard the cached catalog and prompt, so that they are rebuilt at the next use."""
         await self.tools.invalidate()
 
     # Approvals
@@ -345,7 +347,8 @@ class Session(Generic[Output, Deps]):
         """Approve a call, with other arguments if given, and continue its turn.
 
         *decided_by* names the person who decided; it is stored with the approval. If the turn cannot run
-        here, nothing is decided: `WrongAgent` or `DepsMissing`. `Runtime.approve` only decides.
+        here, raise `WrongAgent` or `DepsMissing` without deciding. `Runtime.approve` decides without these
+        checks.
         """
         from standfast.runtime.sessions.approvals import approving
 
@@ -354,12 +357,15 @@ class Session(Generic[Output, Deps]):
     async def deny(
         self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
     ) -> AwaitedResult[Output]:
-        """Deny a call and continue its turn; the model gets the reason. It needs what `approve` needs."""
+        """Deny a call and continue its turn; the model gets the reason.
+
+        Raises the same errors as `approve`.
+        """
         decision = Decision(approved=False, reason=reason, decided_by=decided_by)
         return await self._decide(approval_id, decision)
 
     async def _decide(self, approval_id: str, decision: Decision) -> AwaitedResult[Output]:
-        """Decide, and continue the turn until it has taken in the decision: it may run already."""
+        """Store the decision and continue the turn, which may be running, until it has processed it."""
         from standfast.runtime.sessions.approvals import get_approval
 
         asked = await get_approval(self._store, self._directory.now_ms(), approval_id)
@@ -370,7 +376,7 @@ class Session(Generic[Output, Deps]):
             self._directory.runner_of(self._live).require_runnable(record)
         try:
             await decide_call(self._directory, asked, decision)
-        except BaseException:  # it may be decided all the same
+        except BaseException:  # the decision may be stored nevertheless
             self._directory.changed.set()
             raise
         while True:
@@ -381,7 +387,7 @@ class Session(Generic[Output, Deps]):
     # Input while a turn runs
 
     async def inject(self, prompt: Prompt | InjectedTurnInput, *, id: str | None = None) -> str:
-        """Send a message to the running turn, for its next checkpoint; if none runs, to the next turn."""
+        """Send a message to the running turn's next checkpoint, or to the next turn if none is running."""
         if isinstance(prompt, InjectedTurnInput):
             put = self._directory.put_input
             return await put(self.session_id, "inject", prompt.message, id or prompt.id)
@@ -402,7 +408,7 @@ class Session(Generic[Output, Deps]):
         return await self._store.withdraw_input(input_id)
 
     async def inputs(self) -> list[QueuedInput]:
-        """Return the inputs that wait to be claimed, oldest first."""
+        """Return the inputs that no turn has claimed yet, oldest first."""
         return await self._store.inputs(self.session_id)
 
     # History
@@ -427,7 +433,7 @@ class Session(Generic[Output, Deps]):
         leaf = (await self.head()).leaf
         segments = () if leaf is None else await self._store.frame(leaf)
         if current is not None and any(segment.segment_id == current.turn_id for segment in segments):
-            current = None  # it has ended since, and is in the history now
+            current = None  # it has ended in the meantime and is in the history
         return SessionMessages(messages_of(segments), current)
 
     async def current_turn(self) -> session.CurrentTurn | None:
@@ -435,7 +441,7 @@ class Session(Generic[Output, Deps]):
         return await current_turn(self._store, self.session_id, self._live.driver, self._directory.now_ms())
 
     async def usage(self) -> tuple[UsageEntry, ...]:
-        """Return what model calls used, one line for each source and model."""
+        """Return the usage of model calls, one entry per source and model."""
         return (await self.head()).usage
 
     async def attachment(self, digest: str) -> bytes:
@@ -455,9 +461,9 @@ class Session(Generic[Output, Deps]):
     async def append(
         self, payloads: Sequence[session.Payload], *, requires: str | None = None
     ) -> session.SessionHead:
-        """Add nodes to the history; `StaleBranch` if the node *requires* is not on the active path.
+        """Add nodes to the history; raise `StaleBranch` if the node *requires* is not on the active path.
 
-        If the session's protocol fails to take them in, that is raised, and the nodes stay.
+        If the session's protocol fails to process them, raise its error; the nodes are kept.
         """
         from standfast.runtime.sessions.session_plugins import append_nodes
 
@@ -466,7 +472,7 @@ class Session(Generic[Output, Deps]):
     async def open_frame(
         self, *, reason: str = "continue_as", seed: Sequence[str] = (), frame_id: str | None = None
     ) -> session.SessionHead:
-        """Begin a new frame: from now on the model sees *seed* and what follows. Nothing is deleted."""
+        """Open a new frame: from now on the model sees only *seed* and later messages. Nothing is deleted."""
         switch = FrameSwitch(
             frame_id=frame_id or new_turn_id().replace("t_", "f_"),
             reason=reason,
@@ -477,37 +483,41 @@ class Session(Generic[Output, Deps]):
     async def fork(
         self, new_id: str, *, at: str | None = None, input: int | None = None, edit: JournalEdit | None = None
     ) -> Session[Output, Deps]:
-        """Make a new session over the same history, up to the node *at* if given.
+        """Create a new session over the same history, up to the node *at* if given.
 
-        With *input*, *at* is a turn, and the fork stands in the middle of it, after that input of its
-        journal (`journal` lists them), or after another outcome of it, *edit*. The fork's turn is resumed by
-        itself where its agent is known, or by `resume`. A call that had no result yet is executed again in
-        the fork, and asks again if it asked.
+        With *input*, *at* is a turn, and the fork continues from the middle of it, after input number *input*
+        of its journal (`journal` lists them). *edit* replaces the outcome in that input. The fork's turn is
+        resumed automatically where its agent is known, or by `resume`. A call that had no result yet is
+        executed again in the fork, and needs a new approval if it needed one.
         """
         return Session(self._directory, await self._directory.fork(self.session_id, new_id, at, input, edit))
 
     async def journal(self, turn_id: str) -> list[JournalStep]:
-        """Return what a turn's machine was fed, knew and decided, input by input.
+        """Return the inputs of a turn's machine, each with the machine's state and decisions after it.
 
-        `JournalNotKept` if the turn has ended and its journal is not kept (`Runtime(keep_journals=...)`).
+        Raise `JournalNotKept` if the turn has ended and its journal is not kept
+        (`Runtime(keep_journals=...)`).
         """
-        from standfast.runtime.sessions.time_travel import journal_steps  # only readers of journals need it
+        from standfast.runtime.sessions.time_travel import journal_steps  # needed only to read journals
 
         return journal_steps(await self._journal(turn_id))
 
     async def prompts(self, turn_id: str) -> list[ModelPrompt]:
-        """Return exactly what the model received in each call of a turn, with who said which part of it.
+        """Return exactly what the model received in each call of a turn, with the author of each part.
 
-        A call is listed once it has an outcome. `JournalNotKept` as for `journal`.
+        A call is listed once it has an outcome. Raise `JournalNotKept` as `journal` does.
         """
-        from standfast.runtime.sessions.prompts import model_prompts  # only readers of prompts need it
+        from standfast.runtime.sessions.prompts import model_prompts  # needed only to read prompts
 
         turn = await self._journal(turn_id)
         return await model_prompts(self._store, await self.head(), turn)
 
     async def call_history(self, turn_id: str) -> dict[int, CallHistory]:
-        """Return the calls of a turn by id, with every attempt, wait and result; `JournalNotKept`."""
-        from standfast.runtime.sessions.call_history import call_histories  # only readers of calls need it
+        """Return the calls of a turn by id, with every attempt, wait and result.
+
+        May raise `JournalNotKept`.
+        """
+        from standfast.runtime.sessions.call_history import call_histories  # needed only to read calls
 
         return call_histories(await self._journal(turn_id))
 
@@ -517,11 +527,11 @@ class Session(Generic[Output, Deps]):
         return await find_journal(self._store, self.session_id, turn_id)
 
     async def cell_variables(self, turn_id: str, call_id: int) -> CellVariables:
-        """Return the variables before and after the cell *call_id* of a turn, also of a run without a model.
+        """Return the variables before and after the cell *call_id* of a turn, or of a run without a model.
 
-        `JournalNotKept` for a cell of an agent.
+        For a cell of an agent, raise `JournalNotKept` as `journal` does.
         """
-        from standfast.runtime.sessions.variables import cell_variables_view  # only readers of code need it
+        from standfast.runtime.sessions.variables import cell_variables_view  # needed only to read variables
 
         return await cell_variables_view(self._directory.services, self.session_id, turn_id, call_id)
 
@@ -535,12 +545,13 @@ class Session(Generic[Output, Deps]):
         return await stored_variables_view(self._directory.services, await self.head())
 
     async def spans(self, turn_id: str, *, contents: bool = False) -> list[TraceRecord]:
-        """Return the spans and events of a turn, and of the turns that its subagents took meanwhile.
+        """Return the spans and events of a turn, and of its subagents' turns during it.
 
-        They are derived from the turn's journal: `JournalNotKept`. What is under way, or waits, has a span up
-        to now with the status `open`. With *contents* they have messages, arguments and results.
+        They are derived from the turn's journal, so this may raise `JournalNotKept`. An operation that is
+        running or waiting has a span up to now with the status `open`. With *contents*, spans include
+        messages, arguments and results.
         """
-        from standfast.runtime.turn_trace import turn_trace  # only readers of traces need it
+        from standfast.runtime.turn_trace import turn_trace  # needed only to read traces
 
         now_ms = self._directory.now_ms()
         return await turn_trace(self._store, self.session_id, turn_id, now_ms, contents=contents)
@@ -557,7 +568,7 @@ class Session(Generic[Output, Deps]):
         return Cursor(head.depth, self._directory.services.settings.epoch, self._live.feed.last_seq)
 
     def observe(self, after: Cursor | str | None = None) -> AsyncIterator[Observed]:
-        """Yield everything after a cursor: committed nodes, then live events. It has no end."""
+        """Yield everything after a cursor: committed nodes, then live events. The iterator never ends."""
         cursor = Cursor.parse(after) if isinstance(after, str) else after or Cursor()
         relay = self._directory.relay
         return Observer(self._live, self._store, relay, self._directory.poll_s).follow(cursor)
@@ -571,14 +582,14 @@ class Session(Generic[Output, Deps]):
 
 
 async def decide_call(directory: SessionDirectory, approval: Approval, decision: Decision) -> Approval:
-    """Decide a request, once. The caller has its turn resumed."""
-    from standfast.runtime.sessions.approvals import checked_arguments, decide  # few agents ask people
+    """Decide a request, once. The caller has to resume its turn."""
+    from standfast.runtime.sessions.approvals import checked_arguments, decide  # few agents need approvals
 
     async def edited(approval: Approval, decision: Decision) -> Arguments:
-        """Split a person's arguments by position and by name."""
+        """Split the arguments that a person edited into positional and named ones."""
         given = decision.kwargs or {}
         live = await directory.put_to_work(approval.session_id)
-        if live is None or live.prepared is None:  # the tool is unknown here: go by the form of the call
+        if live is None or live.prepared is None:  # the tool is unknown here: use the form of the call
             if approval.args and len(given) == 1 and isinstance(listed := given.get(ARGS), list):
                 return listed, {}
             return [], given

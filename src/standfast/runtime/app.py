@@ -1,7 +1,6 @@
-"""APP on a command line: agents, or a function that creates a `Runtime`, in a module or a file.
+"""The argument APP of commands: agents, or a function that creates a `Runtime`, in a module or a file.
 
-The commands find what they run by this name: `module:name` or `file.py:name`. A module or file alone stands
-for all its agents.
+Its form is `module:name` or `file.py:name`. A module or file without a name means all its agents.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _VALUES: Final = "name an Agent, a list of them, or a function of a store that r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class App:
-    """What APP names: `agents`, or `make`, a function that creates a `Runtime`."""
+    """The value of APP: `agents`, or `make`, a function that creates a `Runtime`."""
 
     name: str
     agents: tuple[AgentDefinition[Any, Any], ...] = ()
@@ -35,14 +34,15 @@ class App:
 
     @property
     def takes_store(self) -> bool:
-        """Whether the command chooses the store, not the app."""
+        """Whether the command chooses the store, rather than the app."""
         return self.make is None or _takes_argument(self.make)
 
     def runtime(self, store: str | os.PathLike[str] | None = None, **settings: Any) -> Runtime:
-        """Return a runtime, not open yet, with the app's agents over *store*.
+        """Return a runtime, not opened yet, with the app's agents over *store*.
 
-        *settings* are those of `Runtime`; an app that creates the runtime itself decides them itself. Its
-        function gets *store* if it takes an argument. `NotConfigured` if it returns anything else.
+        *settings* are passed to `Runtime`, unless the app creates the runtime itself. In that case its
+        function gets *store* if it takes an argument. Raise `NotConfigured` if it does not return a
+        `Runtime`.
         """
         if self.make is None:
             return Runtime(store, agents=self.agents, **settings)
@@ -65,9 +65,9 @@ class App:
 
 
 def load_named(name: str, hint: str = _FORMS) -> Any:
-    """Import the value that *name* means, `module:name` or `file.py:name`; `NotConfigured` if there is none.
+    """Import the value *name*, which is `module:name` or `file.py:name`.
 
-    *hint* says what the value should be.
+    Raise `NotConfigured` if there is none; *hint* says what the value should be.
     """
     where, separator, attribute = name.rpartition(":")
     if not separator or not where or not attribute:
@@ -81,7 +81,10 @@ def load_named(name: str, hint: str = _FORMS) -> Any:
 
 
 def load_app(name: str) -> App:
-    """Import the app that *name* means, `module:name` or `file.py:name`; `NotConfigured` if it is no app."""
+    """Import the app *name*, which is `module:name` or `file.py:name`.
+
+    Raise `NotConfigured` if it is none.
+    """
     if ":" not in name:
         found = vars(_load_module(name)).values()
         value: Any = {one.name: one for one in found if isinstance(one, AgentDefinition)}
@@ -107,7 +110,7 @@ def _load_module(where: str) -> ModuleType:
     file = Path(where)
     is_file = file.suffix == ".py"
     if is_file and not file.is_file():
-        raise NotConfigured(f"there is no file {where}", hint=_FORMS)
+        raise NotConfigured(f"file {where} does not exist", hint=_FORMS)
     if not is_file and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:

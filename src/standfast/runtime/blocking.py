@@ -32,11 +32,11 @@ from standfast.tools.threads import interruptible_result, run_blocking
 
 
 class BlockingSandbox(SandboxFacade):
-    """A sandbox whose methods return when they are done. Threads may share it.
+    """A sandbox with blocking methods. Threads may share it.
 
-    Runs are driven on the calling thread, which is as fast as it gets; Ctrl-C is then noticed when guest
-    code calls the host or ends. With `interruptible=True` they run on another thread, and Ctrl-C ends guest
-    code at once. Async tools run on an event loop of their own.
+    Runs are driven on the calling thread, which is fastest; Ctrl-C then takes effect when guest code calls
+    the host or ends. With `interruptible=True` they run on another thread, and Ctrl-C ends guest code
+    immediately. Async tools run on an event loop of their own.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class BlockingSandbox(SandboxFacade):
 
     def __enter__(self) -> Self:
         if self._opened is not None:
-            raise InvalidArgument("this sandbox is open already")
+            raise InvalidArgument("this sandbox is already open")
         self._opened = open_runs(self.options, self.registry)
         return self
 
@@ -67,9 +67,9 @@ class BlockingSandbox(SandboxFacade):
             closing.join()
 
     def run(self, code: str, **settings: Unpack[RunSettings]) -> RunResult:
-        """Run *code* in a session and return its result, which also reports every failure of the code.
+        """Run *code* in a session and return its result, which also reports failures of the code.
 
-        Repeating a call with its *idempotency_key* returns the stored result and runs nothing.
+        Repeating a call with the same *idempotency_key* returns the stored result without running the code.
         """
         request = self.options.request(code, **settings)
         return request if isinstance(request, RunResult) else self.execute(request)
@@ -80,26 +80,26 @@ class BlockingSandbox(SandboxFacade):
         return request if isinstance(request, RunResult) else self.execute(request)
 
     def execute(self, request: RunRequest) -> RunResult:
-        """Run, or check, what a `RunRequest` asks for."""
+        """Run or check the code of a `RunRequest`."""
         if not self._interruptible:
             return (self._opened or self._runs).run(request)
         return self._interruptibly(lambda control: self._runs.run(request, control))
 
     def cancel(self, session: str) -> bool:
-        """End the session's run, running or waiting; false if there is none."""
+        """Cancel the session's running or waiting run; return False if there is none."""
         return run_blocking(self._runs.cancel(SessionId(session)))
 
     def resume(self, session: str) -> RunResult:
-        """Continue the session's waiting run as far as decisions allow."""
+        """Continue the session's waiting run until it ends or needs another decision."""
         name = SessionId(session)
         return self._interruptibly(lambda control: run_blocking(self._runs.resume(name, control)))
 
     def recover(self, session: str | None = None) -> dict[str, RunResult]:
-        """Continue the runs that dead processes left and those whose waits are over; results by session."""
+        """Continue the runs of dead processes and those whose waits are over; return results by session."""
         return run_blocking(self._runs.recover(session))
 
     def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
-        """Approval requests, oldest first; with *pending* only those that can still be decided."""
+        """Return approval requests, oldest first; with *pending*, only those that can still be decided."""
         return run_blocking(self._runs.approvals(session=session, pending=pending))
 
     def approval(self, approval_id: str) -> Approval:
@@ -107,7 +107,7 @@ class BlockingSandbox(SandboxFacade):
         return run_blocking(self._runs.approval(approval_id))
 
     def approval_host(self, approval_id: str) -> dict[str, Json]:
-        """Return how the process that asked described its tools (`BlockingSandbox(host=...)`)."""
+        """Return the description of the process that made the request (`BlockingSandbox(host=...)`)."""
         return run_blocking(self._runs.approval_host(approval_id))
 
     def approve(
@@ -137,7 +137,7 @@ class BlockingSandbox(SandboxFacade):
         ttl_s: float | None = None,
         language: str | None = None,
     ) -> SessionInfo:
-        """Make an empty session with limits of its own; after `ttl_s` it is deleted."""
+        """Create an empty session with limits of its own; after *ttl_s* seconds it is deleted."""
         sessions = self._runs.sessions
         settings = self.options.session_settings(sessions, limits, ttl_s, language)
         run_blocking(sessions.create(SessionId(session), settings))
@@ -155,15 +155,15 @@ class BlockingSandbox(SandboxFacade):
         return run_blocking(self._runs.snapshot(SessionId(session)))
 
     def export_snapshot(self, session_or_id: str) -> bytes:
-        """Return the signed bytes of a stored snapshot (`snap_…`) or of a session as it is."""
+        """Return the signed bytes of a stored snapshot (`snap_…`), or of a session's current state."""
         return run_blocking(self._runs.export_snapshot(session_or_id))
 
     def restore(self, snapshot: str | bytes, *, session: str | None = None) -> str:
-        """Put a snapshot, by id or as bytes, into its own session or another."""
+        """Restore a snapshot, given by id or as bytes, into its own session or another; return its id."""
         return run_blocking(self._runs.restore(snapshot, session))
 
     def snapshot_host(self, snapshot: str | bytes) -> dict[str, Json]:
-        """Return how the process that made a snapshot described its tools (`BlockingSandbox(host=...)`)."""
+        """Return the description of the process that made a snapshot (`BlockingSandbox(host=...)`)."""
         return run_blocking(self._runs.snapshots.host_of(snapshot))
 
     def can_restore(self, snapshot: bytes) -> bool:
@@ -171,7 +171,7 @@ class BlockingSandbox(SandboxFacade):
         return self._runs.snapshots.can_open(snapshot)
 
     def fork(self, session: str, new_session: str) -> str:
-        """Make a session with the same variables."""
+        """Create a session with the same variables."""
         return run_blocking(self._runs.sessions.fork(SessionId(session), SessionId(new_session)))
 
     def reset(self, session: str) -> None:
@@ -179,7 +179,7 @@ class BlockingSandbox(SandboxFacade):
         run_blocking(self._runs.reset(SessionId(session)))
 
     def destroy(self, session: str) -> bool:
-        """Delete the session; return False if there was none."""
+        """Delete the session; return False if it does not exist."""
         return run_blocking(self._runs.sessions.destroy(SessionId(session)))
 
     @property
@@ -194,7 +194,7 @@ class BlockingSandbox(SandboxFacade):
         )
 
     def _interruptibly(self, work: Callable[[RunControl], RunResult]) -> RunResult:
-        """Do *work* on another thread and wait; Ctrl-C cancels the run and gives its result."""
+        """Call *work* on another thread and wait; Ctrl-C cancels the run, whose result is returned."""
         future: Future[RunResult] = Future()
         control = RunControl()
 
@@ -212,7 +212,8 @@ class BlockingSandbox(SandboxFacade):
             result = future.result()
         if result.status is not RunStatus.INTERRUPTED:
             return result
-        # A terminal sends Ctrl-C to the worker process as well: a run that its death ended was cancelled.
+        # A terminal sends Ctrl-C to the worker process as well: if that ended the run, report it as
+        # cancelled.
         error = cancelled_error()
         others = [item for item in result.diagnostics if item.code != Code.INTERRUPTED]
         return msgspec.structs.replace(

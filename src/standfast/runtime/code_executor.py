@@ -1,15 +1,16 @@
-"""Runs the cells of sessions without a model, and keeps their variables.
+"""The executor of sessions without a model: runs their cells and keeps their variables.
 
-The host is the one that also runs cells written by a model. Unlike theirs, a cell of a session without a
-model computes on the turn's own thread, is not checked first, takes inputs and limits from the turn, and
-reports the figures of a run.
+The turn's host is the same as for cells written by a model. Unlike those, a cell of a session without a model
+computes on the turn's own thread, is not checked first, gets its inputs and limits from the turn, and reports
+the metrics of a run.
 
 Rules
 -----
-1. The state changes only when the result of the cell is taken in; a hard failure leaves it as it was.
-2. `wall_ms` includes calls, but not the time in which the turn is parked. A cell that waits for calls when it
-   times out or is cancelled ends at once, and its calls are given up.
-3. Sleeping is a call of a cell, but not of a run: a cell may sleep `MAX_SLEEPS` times.
+1. The state changes only when the result of the cell is accepted; a hard failure leaves it unchanged.
+2. `wall_ms` includes calls, but not the time in which the turn is parked. If a cell times out or is cancelled
+   while it waits for calls, it ends immediately, and its calls are abandoned.
+3. A sleep is a call of the cell, but does not count as a call of the run: a cell may sleep `MAX_SLEEPS`
+   times.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ MAX_SLEEPS: Final = 10_000
 
 
 class SandboxExecutor:
-    """The variables of one session without a model, and the cell of the turn that uses it.
+    """The variables of one session without a model, and the cell of its current turn.
 
-    To the turn's host it is what `TurnCells` is to an agent's turn, with one cell, which needs no task.
+    It has the role that `TurnCells` has in an agent's turn, with a single cell, which needs no task.
     """
 
     cell_tool = RUN_CODE
@@ -68,9 +69,9 @@ class SandboxExecutor:
     """The input of the turn."""
     _cancelled: ErrorObject | None = None
     _left: tuple[int, bytes | None] | None = None
-    """The call and the variables of a cell whose result was not taken in yet."""
+    """The call id and the variables of a cell whose result has not been accepted yet."""
     dirty = False
-    """Whether the variables have changed since they were last taken."""
+    """Whether the variables have changed since they were last written."""
     _printed = NOTHING_PRINTED
     _calls_made = 0
     _wall_used_ms = 0
@@ -84,7 +85,7 @@ class SandboxExecutor:
         self.dirty = True
 
     def rename_suspended(self, turn_id: str) -> None:
-        """Let the cell that is suspended belong to another turn."""
+        """Assign the suspended cell to another turn."""
         suspended = self._memory.suspended
         if suspended is not None:
             moved = msgspec.structs.replace(suspended, turn_id=turn_id)
@@ -97,15 +98,15 @@ class SandboxExecutor:
         self.report = self._cancelled = self._left = None
 
     def cancel(self, error: ErrorObject) -> None:
-        """End the turn's cell with *error*, also if it has not begun yet. Any thread may call it."""
-        self._cancelled = error  # first: a cell that begins now looks here
+        """End the turn's cell with *error*, even if it has not begun yet. Callable from any thread."""
+        self._cancelled = error  # set first: a cell that begins now checks it
         if (cell := self.running) is not None:
             cell.stop(error)
 
-    # What the host asks of the cells of a turn
+    # `HostedCells`
 
     def resume(self, command: ContinueCell, deliver: Deliver) -> None:
-        """Start the cell, give it its next result, or run it again if it is unknown here."""
+        """Start the cell, pass it its next result, or rerun it if it is not loaded here."""
         if self.running is not None:
             self.running.resume(command)
             return
@@ -118,7 +119,7 @@ class SandboxExecutor:
         cell.start(memory.state, suspended or None)
 
     def settled(self, call_id: int) -> None:
-        """Adopt the variables of the cell, whose result is being taken in."""
+        """Adopt the variables of the cell, whose result is being accepted."""
         if self._left is None or self._left[0] != call_id:
             return
         (_, state), self._left = self._left, None
@@ -144,7 +145,7 @@ class SandboxExecutor:
         return None
 
     def stop(self) -> None:
-        """Close the cell, if it still runs: the turn is over."""
+        """Close the cell if it is still running, because the turn is over."""
         cell, self.running = self.running, None
         self._turn = self._left = None
         if cell is not None:
@@ -185,7 +186,7 @@ class SandboxExecutor:
         )
 
     def parked_report(self, error: ErrorObject, *, hard: bool = False) -> CellReport:
-        """Report on the cell that was parked last, up to there."""
+        """Return the report of the last parked cell, up to the point where it was parked."""
         printed = self._printed
         return CellReport(
             index=0,
@@ -198,7 +199,7 @@ class SandboxExecutor:
             calls_made=self._calls_made,
         )
 
-    # What the session keeps
+    # `KeepsVariables`
 
     def turn_over(self, messages: Sequence[Message]) -> None:
         if self._memory.suspended is not None:
@@ -219,13 +220,13 @@ class SandboxExecutor:
         if memory.version != STATE_VERSION:
             raise PluginStateLost("code", "restore", f"the variables have format {memory.version}")
         if memory.state:
-            self.engine.names(memory.state)  # refuses what it cannot read, or what another build has made
+            self.engine.names(memory.state)  # raises if it cannot read it, or another build wrote it
         self._memory, self.dirty = memory, False
 
 
 @functools.lru_cache(maxsize=64)
 def _engine_limits(limits: SessionLimits) -> SessionLimits:
-    """Return *limits* with room for sleeps, which the engine counts as calls and a run does not."""
+    """Return *limits* with additional calls for sleeps, which the engine counts as calls."""
     calls = min(limits.max_external_calls + MAX_SLEEPS, 2**32 - 1)
     return msgspec.structs.replace(limits, max_external_calls=calls)
 
@@ -233,8 +234,8 @@ def _engine_limits(limits: SessionLimits) -> SessionLimits:
 class SandboxCell(CellContext):
     """The cell of one turn without a model. It computes on the thread of the turn's loop.
 
-    Only `stop` may be called from other threads. The executor's `take` is called once, with its end or with
-    an exception, unless the cell is suspended or closed before.
+    Only `stop` may be called from other threads. The executor's `take` is called once, with the cell's end or
+    an exception, unless the cell is suspended or closed before that.
     """
 
     _run: CellRun | None = None
@@ -257,7 +258,7 @@ class SandboxCell(CellContext):
         self._started = time.monotonic()
 
     def start(self, state: bytes, suspended: Suspended | None) -> None:
-        """Run the cell, from its beginning or from where it was *suspended*, until it ends or waits."""
+        """Run the cell, from its beginning or from its suspension, until it ends or waits."""
         given, engine = self._given, self._executor.engine
         try:
             if suspended is not None:
@@ -288,7 +289,7 @@ class SandboxCell(CellContext):
             self._fail(error)
 
     def stop(self, error: ErrorObject) -> None:
-        """End the cell with *error*, in any state. Any thread may call it, more than once."""
+        """End the cell with *error*, in any state. Callable from any thread, more than once."""
         if self._stopped is None:
             self._stopped = error
             if self._run is not None:
@@ -321,11 +322,11 @@ class SandboxCell(CellContext):
         return NOTHING_PRINTED if self._run is None else self._run.printed()
 
     def wall_used_ms(self) -> int:
-        """Wall time so far, not counting time parked."""
+        """The wall time used so far, without time spent parked."""
         return self._wall_before_ms + max(0, int((time.monotonic() - self._started) * 1000))
 
     def _watch_deadline(self) -> None:
-        """End the cell at its wall limit while it waits for calls; the engine watches it otherwise."""
+        """End the cell at its wall limit while it waits for calls. While it computes, the engine does."""
         limits = self._given.limits
         left_s = max(1, limits.wall_ms - self.wall_used_ms()) / 1000
         self._deadline = self._loop.call_later(left_s, lambda: self.stop(wall_error(limits)))
@@ -335,7 +336,7 @@ class SandboxCell(CellContext):
             self._deadline.cancel()
 
     def _came_to(self, step: CellStep) -> None:
-        """Ask the turn for the results of the calls that the code has made, or end."""
+        """Process a step of the engine: request results for the calls of the code, or end the cell."""
         if not isinstance(step, CellPause):
             self._end(step)
             return
@@ -356,7 +357,7 @@ class SandboxCell(CellContext):
             self._end_if_standing()
 
     def _hear(self, number: int, answer: CallAnswer) -> None:
-        """Give the code a result; one that the turn knows already comes while the code is given another."""
+        """Pass a result to the code. Called recursively if the turn already knows the next result."""
         answers = self._answers
         answers.append((number, answer))
         if len(answers) > 1:
@@ -364,7 +365,7 @@ class SandboxCell(CellContext):
         try:
             for number, answer in answers:
                 if self._run is None or self._forced:
-                    return  # it was suspended, or has ended
+                    return  # the cell was suspended or has ended
                 self._taken += 1
                 self._unanswered.discard(number)
                 self._give(self._run, number, answer)
@@ -378,7 +379,7 @@ class SandboxCell(CellContext):
             self._fail(error)
 
     def _end_if_standing(self) -> None:
-        """Give a stopped cell that waits for calls a last answer, which ends it."""
+        """End a stopped cell that waits for calls by passing it a last answer."""
         if self._run is not None and self._unanswered and not self._forced:
             self._forced = True
             self._give(self._run, min(self._unanswered), CallAnswer())

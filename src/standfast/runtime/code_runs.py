@@ -1,15 +1,15 @@
-"""Runs of a sandbox: the turns of sessions without a model.
+"""The runs of a sandbox, which are turns of sessions without a model.
 
 Theory of operation
 -------------------
-A run is a turn: it begins with one transaction (its input, the lease) and ends with one (its report, the
-variables). It claims its session, is journaled, waits for approvals and is taken over as an agent's turn is.
+A run is a turn: one transaction begins it (input, lease) and one ends it (report, variables). It claims its
+session, is journaled, waits for approvals and is taken over exactly like an agent's turn.
 
 Rules
 -----
-1. An unfinished turn comes first. One that waits for a person blocks the session until it is decided, has
-   expired, or is cancelled.
-2. A restored snapshot asks again: decisions belong to the approvals they were made for.
+1. A session's unfinished turn is resumed first. A turn that waits for a person blocks the session until the
+   request is decided or expires, or the turn is cancelled.
+2. A restored snapshot requests its approvals again: a decision is valid only for the request it was made on.
 """
 
 from __future__ import annotations
@@ -77,19 +77,19 @@ from standfast.tools.threads import run_blocking
 T = TypeVar("T")
 
 _UNREAD: Final = "unread"
-"""The state of a session whose variables were not read."""
+"""A marker for `CodeSession.state_id`: the session's variables have not been read."""
 _CLOSE_TIMEOUT_S: Final = 2.0
 _MAX_DIAGNOSTICS: Final = 200
 
 
 class RunControl:
-    """Cancels a run, which may not have begun yet, from another thread."""
+    """A handle with which another thread can cancel a run, even before it begins."""
 
     cancelled = False
     _turn: CodeTurn | None = None
 
     def admit(self, turn: CodeTurn) -> None:
-        """Let `cancel` stop *turn*, also if it was called before."""
+        """Attach *turn*, so that `cancel` stops it; if `cancel` was called before, stop it now."""
         self._turn = turn
         if self.cancelled:
             turn.request_cancel()
@@ -111,7 +111,7 @@ class CodeRuns:
         self._clock = services.clock
 
     def close(self) -> None:
-        """End runs and worker processes. What is stored stays."""
+        """End runs and worker processes. Stored data is kept."""
         sessions = self.sessions.all_cached()
         for session in sessions:
             if (current := session.current) is not None:
@@ -132,7 +132,7 @@ class CodeRuns:
             return run_blocking(self._run(request, control or RunControl()))
         except StandfastError as error:
             return RunResult.failed(error.error_object())
-        except KeyboardInterrupt:  # the run is over, wherever it was
+        except KeyboardInterrupt:  # the run is over, whatever it was doing
             run_blocking(self._cancel_stored(SessionId(request.session_id)))
             raise
 
@@ -152,7 +152,7 @@ class CodeRuns:
                         await session.describe()
                     started, key = self._started(session, request), request.idempotency_key
                     return await self._begin(session, started, control, key=key)
-                except SessionNotFound:  # another process has deleted it
+                except SessionNotFound:  # another process has deleted the session
                     self.sessions.forget(request.session_id)
 
     def _started(self, session: CodeSession, request: RunRequest) -> TurnStarted:
@@ -179,9 +179,9 @@ class CodeRuns:
         key: str | None = None,
         paused: PausedTurn | None = None,
     ) -> RunResult:
-        """Make a turn durable once the session is free, and drive it, from where *paused* was if given.
+        """Begin a turn once the session is free, and drive it; if *paused* is given, from its point of pause.
 
-        If the idempotency *key* names an earlier turn, the result is that one's.
+        If an earlier turn has the same idempotency *key*, return that turn's result.
         """
         session_id, leases = session.head.session_id, self.services.leases
 
@@ -210,7 +210,7 @@ class CodeRuns:
                 )
             except TurnUnfinished as unfinished:
                 if session.state_id != session.head.state:
-                    await session.refresh(())  # raises if another engine build stored it
+                    await session.refresh(())  # raises if another engine build wrote the state
                 waiting = await self._pending(unfinished.turn_id)
                 raise SessionWaiting(session_id, [one.approval_id for one in waiting]) from None
             if begun is None:
@@ -225,10 +225,10 @@ class CodeRuns:
         return await self._repeat(session, begun.record, control)
 
     async def _repeat(self, session: CodeSession, record: TurnRecord, control: RunControl) -> RunResult:
-        """Return the result of the turn that a repeated request names; wait for it if it still runs."""
+        """Return the result of the earlier turn for a repeated request; wait if it is still running."""
         backoff = Backoff(math.inf)
         while record.state is TurnState.RUNNING:
-            with contextlib.suppress(SessionBusy, TurnNotFound):  # its owner lives, or it has just ended
+            with contextlib.suppress(SessionBusy, TurnNotFound):  # its owner is alive, or it has just ended
                 return await self._take_up(session, record.turn_id, control)
             if control.cancelled:
                 return RunResult.failed(cancelled_error())
@@ -263,7 +263,7 @@ class CodeRuns:
     async def _take_up(
         self, session: CodeSession, turn_id: str, control: RunControl, *, abandoned: bool = False
     ) -> RunResult:
-        """Take over an unfinished turn and drive it; one that is *abandoned* only ends."""
+        """Take over an unfinished turn and drive it; if *abandoned*, only cancel it."""
         leases = self.services.leases
         with leases.owner() as owner:
             taken = await self._store.take_over(turn_id, leases.claimant(owner))
@@ -279,9 +279,9 @@ class CodeRuns:
         abandoned: bool = False,
         restored: bool = False,
     ) -> RunResult:
-        """Drive a turn until it ends or waits. If that fails, it stays unfinished, for another attempt.
+        """Drive a turn until it ends or waits. On an error it stays unfinished and can be resumed.
 
-        The variables of a turn that was *restored* are loaded already.
+        If *abandoned*, only cancel it. If *restored* from a snapshot, its variables are already loaded.
         """
         leases = self.services.leases
         turn: CodeTurn | None = None
@@ -324,7 +324,7 @@ class CodeRuns:
             if self.sessions.latest is not session:
                 self.sessions.used(session)
             report = executor.report
-            if report is None:  # the cell did not run to its end
+            if report is None:  # the cell has not ended
                 stopped = isinstance(outcome, Stopped)
                 error = outcome.error if isinstance(outcome, Stopped) else None
                 report = CellReport(
@@ -358,18 +358,18 @@ class CodeRuns:
         with session.lock:
             record = await self._store.open_turn(session_id)
             if record is None:
-                raise InvalidArgument(f"session {session_id!r} has no run that waits")
+                raise InvalidArgument(f"session {session_id!r} has no waiting run")
             return await self._continue(session, record, control)
 
     async def _continue(self, session: CodeSession, record: TurnRecord, control: RunControl) -> RunResult:
-        """Continue an unfinished turn; if it still waits, return what it waits for."""
+        """Continue an unfinished turn; if it is still waiting, return a result that says for what."""
         waits = record.state is TurnState.WAITING
         if waits and not await self.services.leases.can_continue(record.turn_id):
             return RunResult.failed(_waiting_error(await self._pending(record.turn_id)))
         return await self._take_up(session, record.turn_id, control)
 
     async def recover(self, session_id: str | None = None) -> dict[str, RunResult]:
-        """Continue turns that dead processes left and those whose waits have ended; results by session."""
+        """Continue turns of dead processes and those whose waits have ended; return results by session."""
         results = {}
         for record in await self._unfinished():
             if record.agent != SANDBOX_AGENT or session_id not in (None, record.session_id):
@@ -384,7 +384,7 @@ class CodeRuns:
         return await self._store.unfinished(self._clock.now_ms(), lease_now_ms=lease_now)
 
     async def cancel(self, session_id: SessionId) -> bool:
-        """End the session's run, running or waiting; return False if there is none."""
+        """Cancel the session's running or waiting run; return False if there is none."""
         session = self.sessions.cached(session_id)
         if session is not None and (current := session.current) is not None:
             current.request_cancel()
@@ -401,19 +401,19 @@ class CodeRuns:
         return True
 
     async def _end_open_turn(self, session: CodeSession) -> None:
-        """End the unfinished turn, if there is one, without running any more of it."""
+        """Cancel the unfinished turn, if there is one, without running any more of its code."""
         record = await self._store.open_turn(session.head.session_id)
         if record is not None:
             with contextlib.suppress(TurnNotFound):
                 await self._take_up(session, record.turn_id, RunControl(), abandoned=True)
 
     async def reset(self, session_id: SessionId) -> None:
-        """Delete a session's variables and its waiting run; its limits stay."""
+        """Delete a session's variables and its waiting run, but keep its limits."""
         session = await self.sessions.get_unread(session_id)
         with session.lock:
             await self._end_open_turn(session)
             await session.replace_variables(b"")
-            self.sessions.forget(session_id)  # its executor may have no engine
+            self.sessions.forget(session_id)  # the cached executor may lack its engine
 
     async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
         """Return the requests, oldest first; with *pending*, those that can still be decided."""
@@ -423,7 +423,7 @@ class CodeRuns:
         return await get_approval(self._store, self._clock.now_ms(), approval_id)
 
     async def approval_host(self, approval_id: str) -> dict[str, Json]:
-        """Return how the process that asked described its tools."""
+        """Return the description of the process that made the request."""
         head = await self._store.head((await self.approval(approval_id)).session_id)
         return {} if head is None else head.host
 
@@ -436,7 +436,7 @@ class CodeRuns:
                 self._check_contract(approval)
             try:
                 await decide(self._store, now, approval, decision, self._edited)
-            except ApprovalAlreadyDecided:  # perhaps by a process that died before it continued the turn
+            except ApprovalAlreadyDecided:  # the deciding process may have died before it resumed the turn
                 left = any(record.turn_id == approval.run_id for record in await self._unfinished())
                 if approval.decided_at is None or not left:
                     raise
@@ -446,7 +446,7 @@ class CodeRuns:
             return await self._continue(session, record, control)
 
     def _check_contract(self, approval: Approval) -> None:
-        """Refuse to approve a call of a tool whose contract has changed, before the decision is spent."""
+        """Raise if the tool's contract has changed since the request, before the decision is stored."""
         tool = self.services.registry.get(approval.capability)
         if tool is None or approval.binding != bind_approval(approval, tool.digest):
             raise SnapshotRefused(
@@ -473,24 +473,27 @@ class CodeRuns:
             return await self.snapshots.save(session)
 
     async def export_snapshot(self, session_or_id: str) -> bytes:
-        """Return the bytes of a stored snapshot (`snap_…`), or of a session as it is."""
+        """Return the bytes of a stored snapshot (`snap_…`), or of a session's current state."""
         stored = session_or_id.startswith("snap_")
         name = session_or_id if stored else await self.snapshot(SessionId(session_or_id))
         return await self.snapshots.read(name)
 
     async def restore(self, snapshot: str | bytes, session_id: str | None = None) -> SessionId:
-        """Put a snapshot, by id or as bytes, into its own session or another. A waiting run asks again."""
+        """Restore a snapshot, given by id or as bytes, into its own session or another.
+
+        A waiting run in it requests its approvals again.
+        """
         header, variables, paused = self.snapshots.open(await self.snapshots.read(snapshot))
         target = SessionId(header.meta.id if session_id is None else session_id)
         if variables:
-            self.services.engines.get(header.engine).cells.names(variables)  # refuses what it cannot read
+            self.services.engines.get(header.engine).cells.names(variables)  # raises if it cannot read them
         wanted = CodeSettings(language=header.meta.language, engine=header.engine, limits=header.meta.limits)
         session = await self.sessions.open(target, wanted)
         with session.lock:
             known = session.settings
             if known.engine != header.engine:
                 raise InvalidArgument(
-                    f"session {target!r} is {known.language} on {known.engine}, and the snapshot "
+                    f"session {target!r} runs {known.language} on {known.engine}, but the snapshot is of "
                     f"{wanted.language} on {wanted.engine}",
                     hint="restore it into another session",
                 )
@@ -507,7 +510,7 @@ class CodeRuns:
         return target
 
     async def _parked(self, session: CodeSession, begun: Begun, paused: PausedTurn) -> Takeover:
-        """Give a turn that has begun the journal of the *paused* one, up to the calls that it waits for."""
+        """Copy the journal of the *paused* turn, up to the calls it waits for, to a turn that has begun."""
         first, turn_id = decode_input(paused.input), begun.record.turn_id
         assert isinstance(first, TurnStarted)
         entry = journaled_states(session.head, paused.journal).execution
@@ -560,7 +563,7 @@ class CodeRuns:
             try:
                 size = len(code.encode())
             except UnicodeEncodeError:
-                raise InvalidArgument("the code holds a lone surrogate") from None
+                raise InvalidArgument("the code contains a lone surrogate") from None
         if size > config.max_code_bytes:
             raise RequestTooLarge(f"the code is {size} bytes, the limit is {config.max_code_bytes}")
         if not request.inputs:
@@ -575,7 +578,7 @@ class CodeRuns:
 
 
 def _check_within(timeout_ms: int, check: Callable[[], list[Diagnostic]]) -> list[Diagnostic]:
-    """Return what *check* finds. If it takes too long, raise, and leave it behind with its thread."""
+    """Call *check* on a thread and return its findings; raise, and abandon the thread, if it times out."""
     answer: queue.SimpleQueue[list[Diagnostic] | Exception] = queue.SimpleQueue()
 
     def work() -> None:
@@ -620,7 +623,7 @@ def _result(
             Diagnostic(
                 severity=Severity.WARNING,
                 code="SESSION_ROLLED_BACK",
-                message=f"session {session_id!r} is as it was before this run",
+                message=f"session {session_id!r} has the state it had before this run",
             )
         )
     calls = [] if not records else [one for _, one in sorted(records.items()) if one.name != SLEEP]
@@ -662,7 +665,7 @@ class CodeRuntime:
         self._threads = runs.services.jobs
 
     async def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine of `runs`, off the loop."""
+        """Run a coroutine of `runs` on a thread and await its result."""
         return await self._threads.run(lambda: run_blocking(work))
 
     async def _controlled(self, work: Callable[[RunControl], RunResult]) -> RunResult:

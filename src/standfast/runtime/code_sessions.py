@@ -1,12 +1,12 @@
-"""The sessions of a sandbox: sessions without a model, whose turns are code.
+"""The sessions of a sandbox, which have no model and whose turns are code.
 
-They are sessions of the store like any other, with `SessionHead.code`. What this process knows of a session,
-its variables above all, is cached from run to run and read again if another process has changed them.
+They are ordinary sessions of the store, with `SessionHead.code` set. A session's variables and settings are
+cached between runs, and read again if another process has changed them.
 
 Rules
 -----
 1. A session runs one turn at a time: within this process by a lock, among processes by the lease.
-2. Language and engine of a session are fixed when it is made.
+2. A session's language and engine are fixed when it is created.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _CACHED_SESSIONS: Final = 256
 
 
 class CodeSession:
-    """A session as this process knows it. It is used by the thread that holds `lock`."""
+    """This process's cached state of a session. Only the thread that holds `lock` may use it."""
 
     __slots__ = ("_services", "current", "head", "lock", "memory", "settings", "state_id")
 
@@ -72,12 +72,12 @@ class CodeSession:
         self.settings = settings
         self.memory = SandboxMemory(executor, services.store)
         self.state_id: str | None = None
-        """The stored state that the executor holds."""
+        """The id of the stored state that the executor has loaded."""
         self.current: CodeTurn | None = None
         self.lock = threading.Lock()
 
     def require_fit(self, language: Language) -> None:
-        """Raise `InvalidArgument` for another language, or another engine, than the session's own."""
+        """Raise `InvalidArgument` if the language, or this sandbox's engine for it, is not the session's."""
         settings = self.settings
         wanted = self._services.engine_names.get(language)
         if settings.language == language and wanted in (None, settings.engine):
@@ -85,11 +85,11 @@ class CodeSession:
         asked = language if settings.language != language else f"{language} on {wanted}"
         raise InvalidArgument(
             f"session {self.head.session_id!r} is {settings.language} on {settings.engine}, not {asked}",
-            hint="language and engine of a session are fixed; choose another session, or delete this one",
+            hint="a session's language and engine are fixed; use another session, or delete this one",
         )
 
     async def refresh(self, journal: tuple[JournalEntry, ...]) -> None:
-        """Load the variables as they are at `head`, or in the middle of the turn that *journal* is of."""
+        """Load the variables at `head`, or those that the unfinished turn with this *journal* has reached."""
         head, store = self.head, self._services.store
         entry = journaled_states(head, journal).execution
         if entry is None:
@@ -100,7 +100,7 @@ class CodeSession:
         self.state_id = head.state
 
     async def replace_variables(self, variables: bytes) -> None:
-        """Store *variables*, the engine's bytes, in place of the session's own."""
+        """Store *variables*, the engine's bytes, instead of the session's current ones."""
         self.memory.executor.replace_state(variables)
         changed = self.memory.changed()
         assert changed is not None
@@ -137,7 +137,7 @@ class CodeSessions:
         self._caching = threading.Lock()
 
     async def find(self, session_id: SessionId) -> CodeSession | None:
-        """Return a session; None if there is none, or if it has expired and is deleted with that."""
+        """Return a session; None if it does not exist or has expired. Delete an expired session."""
         session = self._cached.get(session_id)
         if session is not None and not self._has_expired(session.settings):
             return session
@@ -152,14 +152,14 @@ class CodeSessions:
         return self._keep(head, code)
 
     async def get(self, session_id: str) -> CodeSession:
-        """Return a session; raise `SessionNotFound` if there is none."""
+        """Return a session; raise `SessionNotFound` if it does not exist."""
         found = await self.find(SessionId(session_id))
         if found is None:
             raise SessionNotFound(session_id)
         return found
 
     async def get_unread(self, session_id: SessionId) -> CodeSession:
-        """Return a session without reading its variables, also if its engine is not installed."""
+        """Return a session without reading its variables, even if its engine is not installed."""
         head = await self._store.head(session_id)
         if head is None or head.code is None:
             raise SessionNotFound(session_id)
@@ -185,7 +185,7 @@ class CodeSessions:
                 idle.lock.release()
 
     def forget(self, session_id: str) -> None:
-        """Drop what this process has cached of a session."""
+        """Evict a session from this process's cache."""
         self.services.engines.forget(session_id)
         self._cached.pop(session_id, None)
         self.latest = None
@@ -200,11 +200,11 @@ class CodeSessions:
         return settings.expires_at is not None and settings.expires_at <= self._clock.now_ms()
 
     async def open(self, session_id: SessionId, settings: CodeSettings) -> CodeSession:
-        """Return a session, made with *settings* if there is none."""
+        """Return a session; create it with *settings* if it does not exist."""
         found = await self.find(session_id)
         if found is not None:
             return found
-        self.services.engines.get(settings.engine)  # nothing is stored that cannot run here
+        self.services.engines.get(settings.engine)  # raises before a session that cannot run here is stored
         now = self._clock.now_ms()
         head = await self._store.open_session(
             SessionHead(
@@ -230,12 +230,12 @@ class CodeSessions:
         )
 
     async def create(self, session_id: SessionId, settings: CodeSettings) -> None:
-        """Make an empty session; raise `InvalidArgument` if it exists."""
+        """Create an empty session; raise `InvalidArgument` if it exists."""
         await self._require_new(session_id)
         await self.open(session_id, settings)
 
     async def fork(self, session_id: SessionId, new_id: SessionId) -> SessionId:
-        """Make a session with the same variables; of a session that waits, those before the waiting run."""
+        """Create a session with the same variables, or those before the waiting run if there is one."""
         await self.get(session_id)
         await self._require_new(new_id)
         await self._store.fork(session_id, new_id, None, self._clock.now_ms())
@@ -249,7 +249,7 @@ class CodeSessions:
             )
 
     async def destroy(self, session_id: SessionId) -> bool:
-        """Delete a session, its variables and its waiting run; return False if there was none."""
+        """Delete a session, its variables and its waiting run; return False if it does not exist."""
         session = self._cached.get(session_id)
         with contextlib.nullcontext() if session is None else session.lock:
             head = await self._store.head(session_id)
@@ -294,7 +294,7 @@ class CodeSessions:
 
 
 async def stored_variables(store: SessionStore, head: SessionHead) -> bytes:
-    """Return the variables at *head* as the engine's bytes; empty if none was ever set."""
+    """Return the variables at *head* as the engine's bytes; empty if none were ever set."""
     entry = (await read_state(store, head)).execution
     if entry is None:
         return b""
@@ -315,8 +315,8 @@ def _require_code(head: SessionHead) -> CodeSettings:
     """Return the settings of a session of code; raise `InvalidArgument` if it is an agent's."""
     if head.code is None:
         raise InvalidArgument(
-            f"session {head.session_id!r} is an agent's, and a sandbox runs code in sessions without a model",
-            hint="choose another session",
+            f"session {head.session_id!r} belongs to an agent; a sandbox needs a session without a model",
+            hint="use another session",
         )
     return head.code
 
@@ -326,7 +326,7 @@ _ALWAYS_THERE: Final = frozenset({"list_tools", "describe_tool", "current_policy
 
 
 class CodeSnapshots:
-    """Makes snapshots of sessions under the contracts registered now, and opens those that fit them."""
+    """Creates snapshots with the contracts registered now, and opens snapshots that match them."""
 
     def __init__(self, services: SandboxServices) -> None:
         self._services = services
@@ -334,7 +334,7 @@ class CodeSnapshots:
         self._codec = SnapshotCodec(services.config.snapshot_key)
 
     async def save(self, session: CodeSession) -> str:
-        """Store a snapshot of a session and return its id; of a waiting session, with its turn."""
+        """Store a snapshot of a session, with its waiting turn if there is one, and return its id."""
         head, services = session.head, self._services
         in_progress = await self._store.open_turn_journal(head.session_id)
         variables = await stored_variables(self._store, head)
@@ -363,20 +363,20 @@ class CodeSnapshots:
         return name
 
     async def read(self, snapshot: str | bytes) -> bytes:
-        """Return the bytes of a snapshot that is given by its id, or as they are."""
+        """Return the bytes of a snapshot, which is given by its id or as bytes."""
         if isinstance(snapshot, bytes):
             return snapshot
         data = await self._store.snapshot(snapshot)
         if data is None:
-            raise InvalidArgument(f"there is no snapshot {snapshot!r}")
+            raise InvalidArgument(f"snapshot {snapshot!r} does not exist")
         return data
 
     async def host_of(self, snapshot: str | bytes) -> dict[str, Json]:
-        """Return how the process that made a snapshot described its tools; only the signature is checked."""
+        """Return the description of the process that made a snapshot. Only the signature is checked."""
         return self._codec.open(await self.read(snapshot))[0].host
 
     def open(self, data: bytes) -> tuple[SnapshotHeader, bytes, PausedTurn | None]:
-        """Return the header, variables and waiting turn of a snapshot; refuse one that does not fit here."""
+        """Return a snapshot's header, variables and waiting turn; raise if it cannot be used here."""
         header, state = self._codec.open(data)
         if find_kind(header.engine) is None:
             raise SnapshotRefused(
@@ -402,7 +402,7 @@ class CodeSnapshots:
 
 
 def without_open_waits(turn_id: str, paused: PausedTurn) -> tuple[JournalEntry, ...]:
-    """Return the journal of a turn as it was before it asked for what it waits for, without its variables."""
+    """Return a turn's journal without its variables and without the requests that it is waiting for."""
     machine = replay(turn_id, paused.input, tuple(paused.journal)).machine
     open_waits = {wait.wait_id for wait in machine.calls.waits()}
     kept = []

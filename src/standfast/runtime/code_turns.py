@@ -1,10 +1,10 @@
-"""A turn whose input is code, and the services that the turns of one sandbox share.
+"""The turn of a session without a model, and the services that the turns of one sandbox share.
 
 Theory of operation
 -------------------
 The turn has the same machine, driver, host and journal as an agent's, but no model and no plugins:
-`SandboxMemory` is in their place. It needs no event loop of the caller's: `run_blocking` drives the turn on
-the calling thread, and the cell computes there as well.
+`SandboxMemory` is in their place. The caller needs no event loop: `run_blocking` drives the turn on the calling
+thread, and the cell computes there as well.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _NOTHING_KEPT: Final = Kept()
 
 @functools.cache
 def _own_tool(name: str) -> RegisteredTool:
-    """Return the tool that runs code, or the one that sleeps. Few runs need either as a tool."""
+    """Return the tool `run_code` or `sleep`. Imported lazily, because few runs need them as tools."""
     if name == RUN_CODE:
         from standfast.protocols.code.cell_tool import run_code
 
@@ -77,14 +77,14 @@ def _own_tool(name: str) -> RegisteredTool:
 
 
 class InlineThreads(DaemonThreads):
-    """Runs every job on the calling thread: it has nothing else to do until the job is over."""
+    """Runs every job on the calling thread, which would otherwise only wait for it."""
 
     async def run(self, job: Callable[[], T]) -> T:
         return job()
 
 
 class SandboxFunctions:
-    """The `CodeFunctions` of a sandbox: the tools of its registry, and `sleep` unless a tool is called so."""
+    """The `CodeFunctions` of a sandbox: the tools of its registry, and `sleep` unless a tool is named so."""
 
     def __init__(self, registry: ToolRegistry) -> None:
         self._registry = registry
@@ -107,13 +107,13 @@ class SandboxFunctions:
         return tool is not None and tool.async_mode
 
     def stubs(self) -> str:
-        from standfast.tools.stubs import stub_text  # only checks need it
+        from standfast.tools.stubs import stub_text  # needed only by checks
 
         return stub_text(self._registry)
 
 
 class SandboxMemory(ExecutionMemory):
-    """The `TurnHooks` of a session without plugins: it keeps the session's variables and a turn's blobs."""
+    """The `TurnHooks` of a session without plugins, which handles only variables and a turn's blobs."""
 
     judges = False
     has_plugins_away = False
@@ -151,7 +151,7 @@ class SandboxMemory(ExecutionMemory):
         return digest
 
     async def finalizing(self, outcome: Ended) -> None:
-        """Do nothing: there is no plugin to tell."""
+        """Do nothing: there is no plugin to notify."""
 
     def deliver(self, call_id: int, deliver: Callable[[], None]) -> None:
         deliver()
@@ -160,7 +160,7 @@ class SandboxMemory(ExecutionMemory):
         """Do nothing: no result is held back here."""
 
     async def take_states(self) -> None:
-        """Do nothing: there is no plugin to ask."""
+        """Do nothing: there is no plugin state to capture."""
 
     def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
         if not self.executor.dirty or (changed := self.changed()) is None:
@@ -182,7 +182,7 @@ class SandboxMemory(ExecutionMemory):
 
 
 class _TraceObserver:
-    """Feeds the spans of a turn if the sandbox keeps a trace."""
+    """A `TurnObserver` that records the spans of a turn, for a sandbox with a trace."""
 
     def __init__(self, spans: TurnSpans) -> None:
         self.fed = spans.fed
@@ -191,7 +191,7 @@ class _TraceObserver:
 
 
 class RunLeases(LeaseKeeper):
-    """The leases of runs. A thread renews them, since the runs' own threads compute."""
+    """The leases of runs. A separate thread renews them, since the runs' own threads are busy computing."""
 
     _thread: threading.Thread | None = None
 
@@ -214,10 +214,10 @@ class RunLeases(LeaseKeeper):
 
 
 class SandboxServices:
-    """What the sessions of one sandbox share.
+    """The services that the sessions of one sandbox share.
 
-    To a turn it is what `RuntimeServices` and `SessionContext` are to an agent's turn: all tools are known
-    from the beginning, and no source of tools has to be asked.
+    It has the role that `RuntimeServices` and `SessionContext` have for an agent's turn. All tools are known
+    from the beginning; there are no tool sources.
     """
 
     executor_id = "sandbox"
@@ -243,7 +243,7 @@ class SandboxServices:
         )
         self.engines = CodeEngines(self.workers, config.workers, config.packages)
         self.engine_names = {kind_of(config.engine).language: config.engine} if config.engine else {}
-        """The engine that the sandbox was made with, by its language."""
+        """The engine that was passed to the sandbox, by its language."""
         self.leases = RunLeases(store, config.clock, _LEASE_MS, self.settings.epoch)
         self.functions = SandboxFunctions(registry)
         self.find_tool = registry.require
@@ -258,7 +258,7 @@ class SandboxServices:
         return self.engine_names.get(language) or USUAL_ENGINE[language]
 
     async def drop_journals(self) -> None:
-        """Delete the journals that were kept long enough: with the first run, then every hour."""
+        """Delete the journals past their retention time, with the first run and then every hour."""
         now = self.clock.boot_ms()
         if self._dropped_ms is None or now - self._dropped_ms >= _DROP_EVERY_MS:
             self._dropped_ms = now
@@ -268,13 +268,13 @@ class SandboxServices:
         return self.functions
 
     is_static = True
-    """There is no source of tools to ask."""
+    """There are no tool sources, so the catalog never changes."""
 
     async def prepare(self, name: str | None = None) -> None:
-        """Do nothing: there is no source of tools to ask."""
+        """Do nothing: there are no tool sources."""
 
     def close(self) -> None:
-        """End processes and threads. What is stored stays."""
+        """End processes and threads. Stored data is kept."""
         self.leases.stop_renewing()
         self.engines.close()
         self.workers.close()
@@ -302,7 +302,7 @@ class _CodeTurnContext(msgspec.Struct, kw_only=True):
 
 
 class CodeTurn:
-    """One turn while it runs on this thread. It holds its lease; other threads may call its methods."""
+    """A turn running on this thread, with its lease. Other threads may call its methods."""
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class CodeTurn:
         started: TurnStarted | None,
         memory: SandboxMemory,
     ) -> None:
-        """Open a turn that has begun, with what it *started* with, or that was taken over."""
+        """Open a turn that has just begun, with its first input *started*, or that was taken over."""
         executor = memory.executor
         self.first: list[Command] = []
         """The commands that a new turn begins with."""
@@ -357,7 +357,7 @@ class CodeTurn:
         executor.begin(context, machine.code)
 
     def drive(self, commands: list[Command]) -> Coroutine[Any, Any, Driven]:
-        """Execute *commands* and what follows from them, until the turn ends or waits."""
+        """Execute *commands* and all that follow from them, until the turn ends or parks."""
         driving = self.driver.drive(commands)
         return driving if self._spans is None else _traced(driving, self._spans)
 
@@ -366,7 +366,7 @@ class CodeTurn:
         self.request_cancel()
 
     def request_cancel(self) -> None:
-        """End the turn's cell, whether it is about to begin, computes or waits for a call."""
+        """Cancel the turn's cell, whether it is about to begin, is computing or waits for a call."""
         self._executor.cancel(cancelled_error())
 
 
@@ -391,7 +391,7 @@ def _open_spans(
     machine: TurnMachine,
     commands: list[Command],
 ) -> TurnSpans:
-    """Open the spans of a new turn, or those of one taken over, whose journal tells which are open."""
+    """Open the spans of a new turn, or those that are open according to the journal of a resumed turn."""
     from standfast.trace.turn_spans import TurnAbout, TurnSpans  # only a sandbox that keeps a trace needs it
 
     spans = TurnSpans(tracer, TurnAbout(begun.head.session_id, SANDBOX_AGENT, "", RUN_CODE), machine)

@@ -1,17 +1,17 @@
-"""Cron expressions: when is the next time?
+"""Cron expressions, and the times that match them.
 
 Theory of operation
 -------------------
-An expression names times of a wall clock: minute, hour, day of the month, month, day of the week. The next
-one is found by walking over the days that match, then over their hours and minutes; the rules of the time
-zone turn each time of the wall clock into an instant.
+An expression describes wall-clock times by minute, hour, day of the month, month and day of the week. The
+next time is found by iterating over the matching days, then over their hours and minutes; the rules of the
+time zone convert each wall-clock time to an instant.
 
 Rules
 -----
-1. If both days are restricted, one of them has to match, as in every cron; a field that begins with `*` is
-   not restricted. Sunday is 0 and 7.
-2. A time that the clock skips happens at the instant of the shift, so all the times of one shift happen
-   once. A time that the clock shows twice happens the first time.
+1. If both day fields are restricted, one of them has to match, as in every cron; a field that begins with `*`
+   is not restricted. Sunday is 0 and 7.
+2. A time that the clock skips occurs at the instant of the shift, so all skipped times of one shift occur
+   once, together. A time that the clock shows twice occurs only the first time.
 3. An expression that no day can ever match is refused when it is parsed.
 """
 
@@ -67,7 +67,7 @@ class _Wrong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A parsed expression. `either` says that one of the two days is enough."""
+    """A parsed expression. If `either`, a match of one of the two day fields is enough."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -101,7 +101,7 @@ def times_after(expression: str, at_ms: int, timezone: str = "UTC") -> Iterator[
     except OverflowError:
         return
     last = at_ms
-    # A wall-clock time before this minute is no later than `at_ms`, whichever way the clock was set.
+    # A wall-clock time before this minute is never later than `at_ms`, even if the clock was shifted.
     for time in cron.times_from(start.replace(second=0, microsecond=0, tzinfo=None)):
         if (found := _instant_ms(time, zone)) > last:
             last = found
@@ -123,7 +123,7 @@ def _parse(text: str) -> Cron:
         raise _Wrong(f"is longer than {_MAX_CHARS} characters", _FIELDS_HINT)
     if text.startswith("@"):
         if text.lower() not in _SHORTHANDS:
-            raise _Wrong("is no shorthand", f"there are {', '.join(_SHORTHANDS)}")
+            raise _Wrong("is not a shorthand", f"use one of {', '.join(_SHORTHANDS)}")
         text = _SHORTHANDS[text.lower()]
     words = text.split()
     if len(words) != len(_FIELDS):
@@ -159,19 +159,19 @@ def _numbers(field: _Field, part: str) -> range:
     else:
         low, high = _number(field, first), _number(field, last or first)
         if is_week and low > high == 0:
-            high = 7  # the week may end with Sunday, however that is written
+            high = 7  # a range may end with Sunday as 0, 7 or SUN
     if low > high:
         hint = f"write {first}-{field.high},{field.low}-{last}"
         raise _Wrong(f"has the {field.name} {first}-{last}, which runs backwards", hint)
     most = field.high - field.low
-    if step and not 1 <= int(step) <= most:  # cron runs `*/90` every hour, which is not what its writer means
+    if step and not 1 <= int(step) <= most:  # cron would run `*/90` every hour, surely by mistake
         hint = f"it may be 1 to {most}; for other spans use `every_ms`"
         raise _Wrong(f"has the step {step} in its {field.name}", hint)
     return range(low, high + 1, int(step or 1))
 
 
 def _number(field: _Field, text: str) -> int:
-    """Return the number that a number or a name of the field stands for."""
+    """Return the value of a number or a name in a field."""
     if text.upper() in field.names:
         return field.names.index(text.upper()) + field.low
     if not text.isdecimal() or not field.low <= int(text) <= field.high:
@@ -190,10 +190,10 @@ def time_zone(name: str) -> tzinfo:
 
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # also for a directory of zones, or a path that leaves it
+    except (KeyError, ValueError, OSError):  # also for a directory, or a path outside of it
         raise InvalidArgument(
-            f"there is no time zone {name[:80]!r}",
-            hint="write a name such as Europe/Berlin; a system without time zones needs the package tzdata",
+            f"time zone {name[:80]!r} is unknown",
+            hint="use a name such as Europe/Berlin; on a system without time zones, install tzdata",
         ) from None
 
 

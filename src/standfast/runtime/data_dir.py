@@ -1,11 +1,12 @@
-"""The place where one installation keeps what must outlive its processes: a directory, or a database file.
+"""The location of an installation's persistent data: a directory, a database file or a database URL.
 
 Rules
 -----
 1. An existing directory is a data directory, an existing file is a database. A path that does not exist yet
    is a database if it ends in `.db`, `.sqlite` or `.sqlite3`, and a data directory otherwise.
-2. `standfast.db` in a data directory is that data directory: both paths lead to the same key and history.
-3. The files that belong to any other database are beside it, and their names begin with its name.
+2. The path of `standfast.db` in a data directory means that data directory, so both paths have the same key
+   and history.
+3. The files that belong to any other database are next to it, and their names begin with its name.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _ANOTHER: Final = f"choose another with --store or {STORE_VARIABLE}"
 
 
 class DataDir:
-    """A database, `snapshot.key`, the history of what was typed, a trace: readable by their owner alone.
+    """A database with its `snapshot.key`, command history and trace. Only their owner can read these files.
 
     Args:
         path: a directory, a database file such as the `shop.db` of `Runtime("shop.db")`, or the URL of a
-            PostgreSQL database; what is kept in files is then in the default directory.
-        make: make the directory if it does not exist.
+            PostgreSQL database, whose other files are in the default directory.
+        make: create the directory if it does not exist.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, make: bool = True) -> None:
@@ -61,13 +62,13 @@ class DataDir:
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
                 raise NotConfigured(
-                    f"the data directory {self.directory} cannot be made: {error.strerror or error}",
+                    f"the data directory {self.directory} cannot be created: {error.strerror or error}",
                     hint=_ANOTHER,
                 ) from None
 
     @property
     def file(self) -> Path:
-        """The file of the database; `NotConfigured` if it is in PostgreSQL."""
+        """The file of the database; raise `NotConfigured` if it is in PostgreSQL."""
         if isinstance(self.database, str):
             raise NotConfigured(
                 "this works on the file of a SQLite store, not on PostgreSQL",
@@ -97,7 +98,7 @@ class DataDir:
         return self.beside("snapshot.key")
 
     def snapshot_key(self) -> bytes:
-        """Return the key that signs snapshots: from the environment, or a file or row made on first use."""
+        """Return the key that signs snapshots: from the environment, or a file or row, created if missing."""
         if (given := os.environ.get(KEY_VARIABLE)) is not None:
             return key_from_text(given)
         if self.url is not None:
@@ -135,7 +136,7 @@ class DataDir:
         return key
 
     def _make_key(self, made: bytes | None = None) -> bytes:
-        """Write the whole key under another name, then link it: two processes agree on the first."""
+        """Write the key to a temporary file, then link it, so that concurrent processes use the same key."""
         draft = self.directory / f".{self.key_file.name}.{os.getpid()}.{os.urandom(4).hex()}"
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
@@ -154,7 +155,7 @@ class DataDir:
 
 
 def _is_database(path: Path) -> bool:
-    """Return whether *path* means a database file; `NotConfigured` if it is neither file nor directory."""
+    """Return whether *path* is a database file. Raise `NotConfigured` if it is neither file nor directory."""
     try:
         if path.is_dir():
             return False
@@ -178,7 +179,7 @@ def is_url(location: str | os.PathLike[str]) -> bool:
 
 
 def default_location() -> Path | str:
-    """Return where data is if no option says so: `STANDFAST_STORE`, else the default directory."""
+    """Return the location of data if no option is given: `STANDFAST_STORE`, or the default directory."""
     given = os.environ.get(STORE_VARIABLE)
     if not given:
         return default_data_dir()
@@ -186,7 +187,7 @@ def default_location() -> Path | str:
 
 
 def default_data_dir() -> Path:
-    """Return `STANDFAST_HOME`, else `.standfast` in the user's home directory."""
+    """Return `STANDFAST_HOME`, or `.standfast` in the user's home directory."""
     if given := os.environ.get(HOME_VARIABLE):
         return Path(given)
     _refuse_former_name(Path.home(), HOME, FORMER_HOME)
@@ -211,9 +212,10 @@ def _refuse_former_name(parent: Path, name: str, former: str, *migrated: str) ->
 def open_sql_store(
     location: str | Path, owner_is_dead: Callable[[str], bool], blobs: str | None = None
 ) -> PostgresSessionStore | SqliteSessionStore:
-    """Open the store at a PostgreSQL URL or in a SQLite file; `NotConfigured` if an extra is not installed.
+    """Open the store at a PostgreSQL URL or in a SQLite file.
 
-    Large blobs are in the object store *blobs*, else in the one of `blobs_location`.
+    Large blobs are in the object store *blobs*, or by default in the one of `blobs_location`. Raise
+    `NotConfigured` if an extra is not installed.
     """
     objects = None
     if place := blobs or blobs_location(location):
@@ -231,7 +233,7 @@ def open_sql_store(
 
 
 def blobs_location(location: str | Path) -> str | None:
-    """Return where the large blobs of a store are: `blobs=` in its URL, else `STANDFAST_BLOBS`, else None."""
+    """Return the location of a store's large blobs: `blobs=` in its URL, or `STANDFAST_BLOBS`, or None."""
     named = dict(parse_qsl(urlsplit(str(location)).query)).get("blobs") if is_url(location) else None
     return named or os.environ.get(BLOBS_VARIABLE) or None
 
@@ -251,7 +253,7 @@ def _require_psycopg() -> None:
 
 
 def key_from_file(path: Path) -> bytes:
-    """Return the snapshot key in a secret file; `NotConfigured` if it is too short."""
+    """Return the snapshot key in a secret file; raise `NotConfigured` if it is too short."""
     try:
         key = path.read_bytes().rstrip(b"\r\n")
     except OSError as error:

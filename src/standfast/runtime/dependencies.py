@@ -1,16 +1,16 @@
-"""The deps of turns, which tools and hooks get as `ctx.deps`: their sources, and how long they are held.
+"""The deps of turns, which tools and hooks get as `ctx.deps`: their sources and their lifetime.
 
-A turn has the deps that its caller passed, or else those that its session was opened with in this process.
-Otherwise a factory makes them: its agent's, that of the agent whose subagent it is, or the runtime's.
+A turn has the deps that its caller passed, or else those with which its session was opened in this process.
+Otherwise a factory creates them: that of its agent, of the agent above a subagent, or of the runtime.
 
 Rules
 -----
 1. A factory is called each time a turn runs in this process: when it begins, and whenever it is resumed.
-2. What a factory holds open (an async generator, an async context manager made of one) is released when the
-   turn has ended, waits, or fails.
-3. A factory delays no other session: a plain one runs in a thread, an async one on a loop of its own, which
-   lives as long as what it holds open. `@runtime_loop` runs it on the runtime's loop.
-4. A turn whose agent declares `deps_type` does not run without deps: `DepsMissing`.
+2. Resources that a factory holds open (as an async generator or async context manager) are released when the
+   turn ends, parks or fails.
+3. A factory does not delay other sessions: a plain one runs on a thread, an async one on an event loop of its
+   own, which lives until its resources are released. With `@runtime_loop`, it runs on the runtime's loop.
+4. If the agent declares `deps_type`, a turn without deps does not run and raises `DepsMissing`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 def runtime_loop(function: F) -> F:
     """Run an async *function* (instructions, a deps factory) on the runtime's event loop.
 
-    For functions that use objects of that loop. If one blocks, every session waits.
+    Use it for functions that need objects bound to that loop. If such a function blocks, every session waits.
     """
     if not is_async(function):
         raise InvalidArgument(
             f"@runtime_loop takes an async function or generator, not {function!r}",
-            hint="a plain function runs in a thread, and needs no loop",
+            hint="leave it out: a plain function runs on a thread and needs no loop",
         )
     function.__standfast_loop__ = "runtime"  # type: ignore[attr-defined]
     return function
@@ -54,7 +54,10 @@ def runtime_loop(function: F) -> F:
 async def call_user_function(
     function: Callable[..., Any], given: object, what: str, services: RuntimeServices
 ) -> Any:
-    """Return what *function* returns for *given*, awaited if need be. *what* names it in the log."""
+    """Call *function* with *given* and return its result, awaited if necessary.
+
+    *what* names it in the log.
+    """
     if on_runtime_loop(function):
         return await watched(function(given), services.stalls, what)
     if is_async(function):
@@ -69,7 +72,7 @@ async def with_instructions(
     ctx: RunContext[Any],
     services: RuntimeServices,
 ) -> PromptLayer:
-    """Return the turn's prompt layer after the text of *function*, which is journaled with the input."""
+    """Return the turn's prompt layer with the instructions of *function*, journaled with the turn's input."""
     layer = prompt or PromptLayer()
     if PromptSlot.INTRO in layer.replaces:  # the turn replaces all instructions
         return layer
@@ -83,7 +86,7 @@ async def with_instructions(
         raise InstructionsFailed(f"the function of the agent's instructions failed: {problem}") from error
     if not isinstance(text, str):
         raise InstructionsFailed(
-            f"the function of the agent's instructions returned {type(text).__name__}, not a text"
+            f"the function of the agent's instructions must return a str, got {type(text).__name__}"
         )
     said = PromptContribution(content=text, slot=PromptSlot.INTRO)
     return msgspec.structs.replace(layer, contributions=(said, *layer.contributions))
@@ -94,7 +97,7 @@ def on_runtime_loop(function: object) -> bool:
 
 
 def is_async(function: object) -> bool:
-    """Return whether calling *function* only makes a coroutine or an async generator, which cannot block."""
+    """Return whether *function* is an async function or generator, so that calling it cannot block."""
     return any(
         inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one)
         for one in (function, _called(function), getattr(function, "__wrapped__", None))
@@ -102,7 +105,7 @@ def is_async(function: object) -> bool:
 
 
 def _called(function: object) -> object:
-    """Return the method that a callable object is called by, or the function itself."""
+    """Return the `__call__` method of a callable object, or the function itself."""
     return function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
 
 
@@ -111,7 +114,7 @@ T = TypeVar("T")
 
 
 class DepsContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The turn that a deps factory is asked for; `metadata` is its session's, or that of the parent's."""
+    """The turn for which a deps factory is called; `metadata` is that of its session or of the parent."""
 
     session_id: str
     turn_id: str
@@ -123,18 +126,18 @@ class DepsContext(msgspec.Struct, frozen=True, kw_only=True):
 DepsFactory = Callable[
     [DepsContext], Deps | Awaitable[Deps] | AsyncIterator[Deps] | AbstractAsyncContextManager[Deps]
 ]
-"""Makes the deps of a turn: a function, or an async function or generator, of a `DepsContext`."""
+"""A factory of a turn's deps: a function, async function or async generator of a `DepsContext`."""
 
 
 class OwnedFactory(msgspec.Struct, frozen=True):
-    """A deps factory, and where it was passed to."""
+    """A deps factory, and the agent or runtime it was passed to."""
 
     factory: DepsFactory[Any]
     owner: str
 
 
 class HeldDeps:
-    """Deps while a turn runs with them. The caller that acquired them releases them."""
+    """The deps of a running turn. The caller that acquired them must release them."""
 
     __slots__ = ("_close", "value")
 
@@ -143,7 +146,7 @@ class HeldDeps:
         self._close = close
 
     async def release(self, timeout_s: float, report: Callable[[str], None]) -> None:
-        """Let the factory clean up. Its errors are reported: the turn is over, and its result is final."""
+        """Let the factory clean up. Its errors are only reported, because the turn's result is final."""
         if self._close is None:
             return
         close, self._close = self._close, None
@@ -176,7 +179,7 @@ class FactoryCall(msgspec.Struct, frozen=True):
             raise self._failed(f"failed: {described(error)}") from error
 
     async def _made(self) -> HeldDeps:
-        """Call the factory where it may block, unless it is declared to run on the runtime's loop."""
+        """Call the factory on a separate thread or loop, unless it is declared to run on the runtime's."""
         factory = self.given.factory
         if on_runtime_loop(factory):
             value, manager = await self._watched(_opened(factory(self.context)))
@@ -188,7 +191,7 @@ class FactoryCall(msgspec.Struct, frozen=True):
         return await self._held_apart(lambda: made) if _is_open_ended(made) else HeldDeps(made)
 
     async def _held_apart(self, make: Callable[[], Any]) -> HeldDeps:
-        """Open what the factory makes on a loop of its own, which lives until the deps are released."""
+        """Create the deps on a loop of their own, which lives until the deps are released."""
         (opened, tell_opened), (over, tell_over) = outcome_here(), outcome_here()
 
         async def hold() -> None:
@@ -203,7 +206,7 @@ class FactoryCall(msgspec.Struct, frozen=True):
                     await manager.__aexit__(None, None, None)
 
         def ended(value: None, error: BaseException | None) -> None:
-            tell_opened(None, error)  # ignored if the deps were opened before
+            tell_opened(None, error)  # ignored if the deps were already opened
             tell_over(None if error is None else error, None)
 
         job = LoopJob(hold, ended)
@@ -225,7 +228,7 @@ class FactoryCall(msgspec.Struct, frozen=True):
         return DepsMissing(
             f"the deps factory of {self.given.owner} {problem}",
             turn_id=self.context.turn_id,
-            hint="the runtime calls it again later; the turn stays as it is until then",
+            hint="fix the factory; the runtime calls it again later, and the turn is unchanged until then",
         )
 
 
@@ -238,7 +241,7 @@ def _is_open_ended(made: object) -> bool:
 
 
 async def _opened(made: Any) -> tuple[Any, AbstractAsyncContextManager[Any] | None]:
-    """Return the deps in what a factory returned, and the context manager to close after their use."""
+    """Return the deps from a factory's return value, and the context manager to close after their use."""
     if inspect.isawaitable(made):
         made = await made
     if inspect.isasyncgen(made):
@@ -249,14 +252,14 @@ async def _opened(made: Any) -> tuple[Any, AbstractAsyncContextManager[Any] | No
 
 
 def checked_factory(factory: object) -> Any:
-    """Refuse what cannot be a deps factory."""
+    """Return *factory*; raise `InvalidArgument` if it cannot be a deps factory."""
     if factory is None or (callable(factory) and not inspect.isgeneratorfunction(factory)):
         return factory
     if callable(factory):
         raise InvalidArgument("deps= is a generator function", hint="make it async: `async def` with `yield`")
     raise InvalidArgument(
         f"deps= takes a function that makes the deps of a turn, not {type(factory).__name__}",
-        hint="pass deps=lambda session: value; what one turn or one session has is passed to that",
+        hint="pass deps=lambda session: value; pass the deps of one turn or session to session() or turn()",
     )
 
 
@@ -284,12 +287,12 @@ def fits(deps_type: Any, deps: Any) -> bool:
         return not kinds or any(fits(kind, deps) for kind in kinds if kind is not types.NoneType)
     try:
         return isinstance(deps, plain)
-    except TypeError:  # a protocol that is not for run time, for instance
+    except TypeError:  # for instance a protocol that is not runtime_checkable
         return True
 
 
 def deps_missing(agent: Any, turn_id: str, *, returned_none: str = "") -> DepsMissing:
-    """Return the error of a turn without the deps that its agent declares."""
+    """Return the error for a turn that lacks the deps that its agent declares."""
     wanted = getattr(agent.deps_type, "__name__", None) or str(agent.deps_type)
     why = f"the deps factory of {returned_none} returned None" if returned_none else "no deps are known here"
     return DepsMissing(

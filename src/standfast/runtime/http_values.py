@@ -1,4 +1,4 @@
-"""The values of the HTTP API that are not values of the runtime already; server and client share them."""
+"""The types of the HTTP API that are not types of the runtime, shared by server and client."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Status = Literal["running", "finished", "frame_switched", "waiting", "stopped"]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A body that a client sends. A field that is not known is refused."""
+    """A request body. Unknown fields are refused."""
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateSession(Request, frozen=True, kw_only=True):
-    """A session to make, or to open. `metadata` is passed to deps factories."""
+    """A session to create or open. `metadata` is passed to deps factories."""
 
     session_id: SessionIdField
     agent: Annotated[str, msgspec.Meta(pattern=SESSION_ID_PATTERN)]
@@ -60,7 +60,7 @@ class CreateSession(Request, frozen=True, kw_only=True):
 
 
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of sessions, the most recently used first. `after` is the `next` of the page before."""
+    """A page of sessions, the most recently used first. `after` is the `next` of the previous page."""
 
     limit: Limit = 50
     after: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,15}\.[a-zA-Z0-9_-]{1,64}$")] | None = None
@@ -70,16 +70,16 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionPage(msgspec.Struct, frozen=True, kw_only=True):
-    """`next` is there if there may be more."""
+    """A page of sessions. `next` is set if there may be more."""
 
     sessions: tuple[SessionLine, ...]
     next: str | None = None
 
 
 class Fork(Request, frozen=True, kw_only=True):
-    """The id of the new session, and the last node that it has; by default all of them.
+    """The id of the new session, and its last node; by default the session's current leaf.
 
-    With `input`, `at` is a turn, and the fork stands after that input of its journal, as `edit` has it.
+    With `input`, `at` is a turn, and the fork continues after that input of its journal, changed by `edit`.
     """
 
     session_id: SessionIdField
@@ -92,7 +92,7 @@ class Fork(Request, frozen=True, kw_only=True):
 
 
 class Rewind(Request, frozen=True, kw_only=True):
-    """The node to go back to, or a number of turns."""
+    """The node to rewind to, or the number of turns to rewind by."""
 
     to: str | None = None
     turns: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
@@ -117,7 +117,7 @@ TurnContent = Annotated[str, _NOT_BLANK] | InputParts
 
 
 class CreateTurn(Request, frozen=True, kw_only=True):
-    """The input of a turn: text, or pieces of text and uploaded attachments. `limits` are for this turn."""
+    """The input of a turn: text, or a list of texts and uploaded attachments. `limits` apply to this turn."""
 
     input: TurnContent
     limits: UsageLimits | None = None
@@ -126,7 +126,7 @@ class CreateTurn(Request, frozen=True, kw_only=True):
 class SendInput(Request, frozen=True, kw_only=True):
     """A message for the running turn (`inject`) or for a turn of its own (`queue`).
 
-    The same id twice is one input.
+    Sending the same id again has no effect.
     """
 
     input: TurnContent
@@ -139,28 +139,27 @@ class InputSent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Withdrawn(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the input was still there."""
+    """Whether the input was withdrawn, because no turn had claimed it yet."""
 
     withdrawn: bool
 
 
 class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether there was something to end."""
+    """Whether there was a turn or run to cancel."""
 
     cancelled: bool
 
 
 class TurnQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """How many seconds the server may wait for the turn to end or to wait, before it answers."""
+    """How many seconds the server may wait for the turn to end or park before it responds."""
 
     wait_s: Annotated[int, msgspec.Meta(ge=0, le=60)] = 0
 
 
 class TurnView(msgspec.Struct, frozen=True, kw_only=True, tag="turn"):
-    """A turn: `output` is the answer of a finished one, `waits` what a waiting one waits for, `error` why one
-    stopped.
+    """A turn: `output` is its answer if it has finished, `waits` lists its waits, `error` is why it stopped.
 
-    `messages` are those of this turn, the user's own included; a turn that runs has none yet.
+    `messages` are those of this turn, including the user's own; a running turn has none yet.
     """
 
     turn_id: str
@@ -180,14 +179,14 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True, tag="turn"):
 
 
 def view_result(result: TurnResult[Any]) -> TurnView:
-    """Return the view of a turn that has ended or waits."""
+    """Return the view of a turn that has ended or is waiting."""
     return _view(
         result.turn_id, result.session_id, result.outcome, result.usage, result.calls, result.messages
     )
 
 
 def view_record(record: TurnRecord, messages: tuple[Message, ...] = ()) -> TurnView:
-    """Return the view of a turn on record."""
+    """Return the view of a stored turn."""
     summary = record.summary
     if summary is None or record.state is TurnState.RUNNING:
         return TurnView(turn_id=record.turn_id, session_id=record.session_id, status="running")
@@ -229,7 +228,7 @@ def _view(
 
 
 class ApprovalQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Only those that can still be decided; only those of one session."""
+    """Filters of approvals: only those that can still be decided; only those of one session."""
 
     pending: bool = False
     session_id: SessionIdField | None = None
@@ -242,7 +241,7 @@ class ApprovalQuery(msgspec.Struct, frozen=True, kw_only=True):
 class Decide(Request, frozen=True, kw_only=True):
     """The decision about a call.
 
-    `arguments`, if given, replace the call's. The credential says who decided.
+    `arguments`, if given, replace the call's. The owner of the credential is recorded as the decider.
     """
 
     approved: bool
@@ -251,7 +250,7 @@ class Decide(Request, frozen=True, kw_only=True):
 
 
 class GrantQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Only those that are in force; only those that cover one session."""
+    """Filters of grants: only those that are in force; only those that cover one session."""
 
     in_force: bool = False
     session_id: SessionIdField | None = None
@@ -262,7 +261,10 @@ class GrantQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GiveGrant(Request, frozen=True, kw_only=True):
-    """A grant for a session or for an agent, until `expires_at`. The credential says who gives it."""
+    """A grant for a session or an agent, until `expires_at`.
+
+    The owner of the credential is recorded as giver.
+    """
 
     capability: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     expires_at: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -277,7 +279,7 @@ class GiveGrant(Request, frozen=True, kw_only=True):
 
 
 class Complete(Request, frozen=True, kw_only=True):
-    """The result of a call that a tool left to an outside system, or its failure, under the call's token."""
+    """The result or failure of a call that a tool left to an external system, under the call's token."""
 
     token: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
     value: Json = None
@@ -285,7 +287,7 @@ class Complete(Request, frozen=True, kw_only=True):
 
 
 class RunCode(Request, frozen=True, kw_only=True):
-    """Code to run, or to check, in a session."""
+    """Code to run or check in a session."""
 
     code: Annotated[str, msgspec.Meta(max_length=900_000)]
     session_id: SessionIdField = "default"
@@ -303,7 +305,7 @@ class SnapshotMade(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restore(Request, frozen=True, kw_only=True):
-    """The snapshot to put into the session of the path."""
+    """The snapshot to restore into the session in the path."""
 
     snapshot_id: Annotated[str, msgspec.Meta(pattern="^snap_[a-zA-Z0-9_-]{1,64}$")]
 
@@ -316,7 +318,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
-    """An uploaded attachment. A turn names it by its digest; the upload is kept for a day."""
+    """An uploaded attachment. A turn refers to it by its digest; an unused upload is kept for a day."""
 
     digest: str
     media_type: str
@@ -329,13 +331,13 @@ class UploadQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Only tasks that are not over."""
+    """A filter of tasks: only those that have not ended."""
 
     live: bool = False
 
 
 class PutTrigger(Request, frozen=True, kw_only=True):
-    """Each occurrence at `source` starts a turn of the session. With a schedule it occurs by itself."""
+    """A trigger: each occurrence at `source`, or time of a schedule, starts a turn of the session."""
 
     source: Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.:/-]{1,100}$")]
     session_id: SessionIdField
@@ -348,7 +350,7 @@ class PutTrigger(Request, frozen=True, kw_only=True):
 
 
 class Occur(Request, frozen=True, kw_only=True):
-    """Something happened at a source. The same source and key again have no effect."""
+    """An occurrence at a source. Reporting the same source and key again has no effect."""
 
     source: Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.:/-]{1,100}$")]
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
@@ -362,14 +364,14 @@ class Occurred(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Only sessions of one agent; only sessions used since then, in milliseconds since 1970."""
+    """Filters of usage: only sessions of one agent; only sessions used since a time in ms since 1970."""
 
     agent: str | None = None
     since_ms: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
 
 
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the sessions used in all, and for each source and model."""
+    """The usage of the sessions, in total and by source and model."""
 
     sessions: int
     total: Usage
@@ -377,7 +379,7 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Only records of one turn."""
+    """A filter of trace records: only those of one turn."""
 
     turn_id: str | None = None
 
@@ -387,7 +389,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prune(Request, frozen=True, kw_only=True):
-    """What may go: idle sessions and records of that age, old frames, abandoned branches."""
+    """The data to delete: idle sessions and records of that age, old frames, abandoned branches."""
 
     older_than_s: Annotated[float, msgspec.Meta(ge=1)] | None = None
     frames: bool = False
@@ -426,7 +428,7 @@ class SignInQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionEvent(msgspec.Struct, frozen=True, kw_only=True, tag="session_event"):
-    """An event of a session, in the stream of all sessions. A `Gap` there has no session."""
+    """An event of a session, in the stream of all sessions. A `Gap` in it has no session."""
 
     session_id: SessionIdField | None
     event: Event
@@ -448,7 +450,7 @@ class OpenAiError(msgspec.Struct, frozen=True, kw_only=True):
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request failed. `code` is stable; `hint` says what to do.
 
-    `error` says the same to clients of OpenAI's API, on the routes below `/openai` alone.
+    `error` repeats this for clients of OpenAI's API; only the routes below `/openai` set it.
     """
 
     type: str

@@ -1,7 +1,7 @@
-"""Turns without a runtime: one is made for the turn, in memory, and closed after it.
+"""Turns without a runtime: an in-memory runtime is created for the turn and closed after it.
 
-If the model continues in a new frame, so does the run: its result has the usage, calls and messages of all
-turns, and its limits hold for all of them together.
+If the model continues in a new frame, the run continues with it: its result has the usage, calls and messages
+of all turns, and its limits apply to all of them together.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def one_off_turn(
     deps: Any = None,
     limits: UsageLimits | None = None,
 ) -> Turn[Any]:
-    """Return a turn in a session of its own."""
+    """Return a turn in a new session of its own."""
     content, blobs = with_inputs(*read_prompt(prompt), inputs)
     request = TurnRequest(
         message=UserMessage(content=content), blobs=blobs, deps=deps, limits=checked_limits(limits)
@@ -50,7 +50,7 @@ def one_off_turn(
             raise RuntimeRequired(", ".join(sorted({wait.kind for wait in result.waits})))
         if isinstance(result, FrameSwitchedTurn):
             raise InvalidArgument(
-                f"the turn opened frame {result.outcome.switch.frame_id!r} without a task, and a run without "
+                f"the turn opened frame {result.outcome.switch.frame_id!r} without a task, but a run without "
                 "a runtime has no next turn",
                 hint='use a session: `async with Runtime("standfast.db") as runtime`',
             )
@@ -65,7 +65,7 @@ def one_off_turn(
 
 
 async def _run_frames(live: LiveSession, turn: Turn[Any], limits: UsageLimits) -> TurnResult[Any]:
-    """Run a turn, and under what is left of its limits the turns that continue its work in new frames."""
+    """Run a turn, then the turns that continue its work in new frames, with the remainder of its limits."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     live.queue.draining = asyncio.current_task()  # the task of a new frame is claimed below

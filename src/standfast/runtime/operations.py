@@ -1,4 +1,4 @@
-"""What an operator sees of a store and of the processes that work on it."""
+"""The operator's view of a store and of the processes that use it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from standfast.ports.session_store import HeldLease, SessionStore, TurnCounts
 
 
 class LeaseHolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that holds leases, by its name (machine, process, start), and their sessions."""
+    """A process that holds leases, with its name (machine, pid, start time) and the leased sessions."""
 
     process: str
     sessions: tuple[str, ...]
 
 
 class TurnWaits(HoldsSessionIds, frozen=True, kw_only=True):
-    """A turn that waits; `waits` have the time at which each is over in any case."""
+    """A waiting turn. Each of its `waits` has the time at which it ends at the latest."""
 
     turn_id: str
     session_id: SessionIdField
@@ -27,7 +27,7 @@ class TurnWaits(HoldsSessionIds, frozen=True, kw_only=True):
 
 
 class SessionQueue(HoldsSessionIds, frozen=True, kw_only=True):
-    """A session with inputs that wait to begin a turn, and since when the oldest waits."""
+    """A session with queued inputs, and since when the oldest of them has been waiting."""
 
     session_id: SessionIdField
     inputs: int
@@ -37,8 +37,8 @@ class SessionQueue(HoldsSessionIds, frozen=True, kw_only=True):
 class OperationsView(msgspec.Struct, frozen=True, kw_only=True):
     """Leases, workers, queues, waits, triggers and sizes, of all processes that use the store.
 
-    `stuck` are the turns that could continue and that no process runs; each is so for a moment when a wait
-    ends. `rows` counts the records of each table; `bytes` is the size of the database, None in memory.
+    `stuck` are the turns that could continue but that no process runs; a turn is stuck for a moment whenever
+    a wait ends. `rows` counts the records of each table; `bytes` is the database's size, None in memory.
     """
 
     now_ms: int
@@ -55,7 +55,7 @@ class OperationsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def view_operations(store: SessionStore, now_ms: int, lease_now_ms: int) -> OperationsView:
-    """Return the operations of a store as they are now."""
+    """Return the current operations view of a store."""
     found = await store.survey()
     left = await store.unfinished(now_ms, lease_now_ms=lease_now_ms)
     stuck = {record.turn_id for record in left}

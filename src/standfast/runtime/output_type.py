@@ -1,4 +1,4 @@
-"""What an agent promises to answer with: text, or a value of a type."""
+"""The output type of an agent: text, or a value of a Python type."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _WORDS: Final = ("title", "description", "default", "examples")
 
 
 class ModelUnion(CustomType):
-    """One of `members`: the one that accounts for the most fields of a value, and of several the first."""
+    """A union of `members`: a value becomes the member that has the most of its fields, or the first such."""
 
     members: ClassVar[tuple[Any, ...]]
 
     @classmethod
     def from_json(cls, value: Json) -> Any:
-        """Return the value as one of the members; raise `ValueError` if it is none of them."""
+        """Convert the value to one of the members; raise `ValueError` if it matches none of them."""
         found: list[tuple[tuple[int, int], Any]] = []
         problems: list[str] = []
         for member in cls.members:
@@ -45,7 +45,7 @@ class ModelUnion(CustomType):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """`anyOf` the schemas of the members, with definitions of their own names."""
+        """Return `anyOf` of the members' schemas, with definitions renamed so that they do not collide."""
         parts: list[dict[str, Any]] = []
         definitions: dict[str, Any] = {}
         for member in cls.members:
@@ -57,7 +57,7 @@ class ModelUnion(CustomType):
 
 
 def with_model_unions(type_: Any) -> Any:
-    """*type_* with a `ModelUnion` in the place of each union that msgspec does not read."""
+    """Return *type_* with each union that msgspec does not support replaced by a `ModelUnion`."""
     if type(type_).__name__ == "TypeAliasType":  # `type Answer = A | B`, from Python 3.12
         return with_model_unions(type_.__value__)
     origin, given = get_origin(type_), get_args(type_)
@@ -74,7 +74,7 @@ def with_model_unions(type_: Any) -> Any:
     try:
         schema_of(union)
         return union
-    except TypeError:  # msgspec does not read it
+    except TypeError:  # msgspec does not support it
         return _model_union(changed)
 
 
@@ -98,8 +98,8 @@ def _model_union(members: tuple[Any, ...]) -> type[ModelUnion]:
         for other, another in schemas[:place]:
             if _essence(schema) == _essence(another):
                 raise InvalidArgument(
-                    f"no value tells {other} and {name} apart: they have the same fields",
-                    hint='give each a field of its own, such as kind: Literal["refund"]',
+                    f"{other} and {name} have the same fields, so values cannot be told apart",
+                    hint='add a distinguishing field to each, such as kind: Literal["refund"]',
                 )
     return type("ModelUnion", (ModelUnion,), {"members": flat})
 
@@ -120,7 +120,7 @@ def _essence(schema: Any) -> Any:
 
 
 def _fields_met(value: Json, made: Any, member: Any) -> tuple[int, int]:
-    """Return how many fields of *value* the member has, and how many of them it kept unchanged."""
+    """Return how many fields of *value* the member has, and how many of them kept their value."""
     if not isinstance(value, dict):
         return 0, 0
     known = schema_of(member).get("properties", {}).keys() & value.keys()
@@ -164,7 +164,7 @@ _FENCED: Final = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
 
 
 class OutputType:
-    """Checks an answer against a type, and makes the typed value of it."""
+    """A type that validates answers and converts them to typed values."""
 
     def __init__(self, type_: Any) -> None:
         try:
@@ -181,7 +181,7 @@ class OutputType:
         self.runs_code = runs_code(self._type)
 
     def check(self, text: str) -> OutputCheck:
-        """Return the answer as JSON, or the problem in words for the model."""
+        """Return the answer as JSON, or a description of the problem for the model."""
         try:
             found = _FENCED.fullmatch(text.strip())  # a code fence around the answer
             value = msgspec.json.decode(text if found is None else found.group(1))
@@ -193,7 +193,7 @@ class OutputType:
             convert(value, self._type)
         except Exception as error:  # a user's own type may raise anything
             if self._accepts_text and not isinstance(value, (dict, list)):
-                return OutputCheck(value=text)  # a number or a word that is meant as text
+                return OutputCheck(value=text)  # a number or a word that is meant as a string
             return OutputCheck(problem=str(error) or type(error).__name__)
         return OutputCheck(value=value)
 

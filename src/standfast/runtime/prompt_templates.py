@@ -1,4 +1,4 @@
-"""Prompts that an agent offers: texts with named places, which MCP clients list and fill in."""
+"""Prompt templates of an agent: texts with named placeholders, which MCP clients list and fill in."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
 class PromptTemplate(msgspec.Struct, frozen=True):
-    """A text with places such as `{order}`; other braces are text."""
+    """A text with placeholders such as `{order}`; other braces are literal text."""
 
     name: str
     text: str
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The names of the places, in the order of the text."""
+        """The names of the placeholders, in order of appearance."""
         return tuple(dict.fromkeys(_PLACE.findall(self.text)))
 
     def fill(self, given: Mapping[str, str]) -> str:
-        """Return the text with *given* in its places; raise `InvalidArgument` unless they are all of them."""
+        """Return the filled-in text; raise `InvalidArgument` unless *given* has exactly the placeholders."""
         known = self.arguments
         wrong = [name for name in given if name not in known] or [name for name in known if name not in given]
         if wrong:
@@ -37,7 +37,7 @@ class PromptTemplate(msgspec.Struct, frozen=True):
 
 
 def prompt_templates(given: Mapping[str, str] | None) -> dict[str, PromptTemplate]:
-    """Return the prompts of an agent by name; raise `InvalidArgument` for what cannot be one."""
+    """Return the templates of an agent by name; raise `InvalidArgument` if one is invalid."""
     if given is not None and not isinstance(given, Mapping):
         raise InvalidArgument("prompts is not a mapping", hint='use prompts={"refund": "Refund {order}."}')
     found = {}

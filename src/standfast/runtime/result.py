@@ -1,7 +1,7 @@
 """The result of a turn: a union of one class for each way in which a turn can end or pause.
 
-A type checker knows what a result holds once `status` has been compared: `output` is the answer of a
-`FinishedTurn` and `None` of every other result.
+After comparing `status`, a type checker knows the class of a result: `output` is the answer of a
+`FinishedTurn` and `None` for every other result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Output_co = TypeVar("Output_co", covariant=True)
 
 
 class _TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What every result holds. `messages` are those of this turn, the user's own included."""
+    """The fields of every result. `messages` are those of this turn, including the user's own."""
 
     turn_id: str
     session_id: str
@@ -36,12 +36,12 @@ class _TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waits(self) -> tuple[Wait, ...]:
-        """What the turn waits for; empty unless it waits."""
+        """The turn's waits; empty unless it is waiting."""
         return ()
 
     @property
     def error(self) -> ErrorObject | None:
-        """Why the turn stopped; None unless it did."""
+        """Why the turn stopped; None unless it has stopped."""
         return None
 
 
@@ -60,7 +60,7 @@ class FinishedTurn(_TurnFacts, Generic[Output_co], frozen=True, kw_only=True):
 
 
 class FrameSwitchedTurn(_TurnFacts, frozen=True, kw_only=True):
-    """A turn that ended by opening a new frame, in which a turn of its own continues the work."""
+    """A turn that ended by opening a new frame, in which another turn continues the work."""
 
     status: ClassVar[Literal["frame_switched"]] = "frame_switched"
     output: ClassVar[None] = None
@@ -78,12 +78,12 @@ class WaitingTurn(_TurnFacts, frozen=True, kw_only=True):
 
     @property
     def waits(self) -> tuple[Wait, ...]:
-        """What the turn waits for."""
+        """The turn's waits."""
         return self.outcome.waits
 
 
 class StoppedTurn(_TurnFacts, frozen=True, kw_only=True):
-    """A turn that ended without an answer: cancelled, out of budget, refused by its provider and so on."""
+    """A turn that ended without an answer: cancelled, out of budget, refused by the provider, and so on."""
 
     status: ClassVar[Literal["stopped"]] = "stopped"
     output: ClassVar[None] = None

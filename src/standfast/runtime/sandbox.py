@@ -1,4 +1,4 @@
-"""`Sandbox`: run code that you do not trust, with the tools that you grant and nothing more.
+"""`Sandbox`: runs untrusted code, which can reach only the tools that you grant.
 
 async with Sandbox(tools=[order, refund], data_dir="data") as box:
     result = await box.run("order('A1')['total'] + 1", session="s1")
@@ -43,7 +43,7 @@ Mounts = Mapping[str, Mount | str | os.PathLike[str]]
 
 
 class SandboxSettings(TypedDict, total=False):
-    """The keywords of `Sandbox(...)` and `BlockingSandbox(...)`; `SandboxOptions` says what they mean."""
+    """The keywords of `Sandbox(...)` and `BlockingSandbox(...)`, described in `SandboxOptions`."""
 
     tools: Iterable[AnyTool[None]]
     mounts: Mounts
@@ -85,12 +85,12 @@ class SandboxOptions(msgspec.Struct, frozen=True):
     `tools` are functions, ideally made with `@tool`. `mounts` map virtual paths to directories or `Mount`s.
     `allow_hosts` lists the hosts that `fetch_text` and `fetch_json` may reach. `limits` apply to sessions
     without limits of their own. Without `data_dir` everything is in memory. `approval_ttl_s` is how long a
-    person may take to decide. `workers` bounds the worker processes. `host` describes the tools to a process
-    that continues a waiting run. `language` is that of new sessions and the default of runs. `engine` runs
-    it: `monty` (the default), `cpython` or `auto` for Python, `quickjs` for TypeScript; sessions keep theirs.
-    `packages` are installed packages that code on `cpython` may import. `trace` receives the spans of every
-    run: `JsonlTrace("trace.jsonl")`. For `keep_journals` seconds the journals of ended runs are kept, for the
-    waterfall and the journal in the workbench.
+    person may take to decide. `workers` limits the number of worker processes. `host` describes the tools to
+    a process that continues a waiting run. `language` is the language of new sessions and the default of
+    runs. `engine` runs it: `monty` (the default), `cpython` or `auto` for Python, `quickjs` for TypeScript;
+    existing sessions keep their engine. `packages` are installed packages that code on `cpython` may import.
+    `trace` receives the spans of every run: `JsonlTrace("trace.jsonl")`. The journals of ended runs are kept
+    for `keep_journals` seconds, for the waterfall and the journal in the workbench.
     """
 
     tools: Iterable[AnyTool[None]] = ()
@@ -189,11 +189,11 @@ def as_language(name: str) -> Language:
         return Language(name)
     except ValueError:
         known = ", ".join(Language)
-        raise InvalidArgument(f"there is no language {name!r}", hint=f"there are {known}") from None
+        raise InvalidArgument(f"language {name!r} is unknown", hint=f"use one of {known}") from None
 
 
 def limits_over(base: SessionLimits, given: Mapping[str, int]) -> SessionLimits:
-    """*base* with some limits replaced."""
+    """Return *base* with the *given* limits replaced."""
     try:
         return msgspec.convert({**msgspec.to_builtins(base), **given}, SessionLimits)
     except (msgspec.ValidationError, TypeError) as error:
@@ -234,7 +234,7 @@ class SandboxFacade:
         self.registry = make_registry(self.options)
 
     def capabilities(self) -> list[Capability]:
-        """Return what guest code may call."""
+        """Return the capabilities that guest code may call."""
         return self.registry.capabilities()
 
     def policy(self) -> dict[str, Json]:
@@ -245,11 +245,11 @@ class SandboxFacade:
 class Sandbox(SandboxFacade):
     """Sessions of guest code. Use it as an async context manager, on one event loop.
 
-    Without `data_dir` everything is in memory. With it, sessions, snapshots, waiting runs and approvals
-    are on disk when a call returns, and any process with the same directory can continue them.
+    Without `data_dir` everything is in memory. With it, sessions, snapshots, waiting runs and approvals are
+    on disk when a call returns, and any process with the same directory can continue them.
 
-    With `runtime`, another `LanguageRuntime` runs the code and keeps its sessions. Methods that this
-    interface lacks (approvals, recovery, lists with details) raise `ServiceUnavailable`.
+    With `runtime`, another `LanguageRuntime` runs the code and stores its sessions. Methods that are not part
+    of this interface (approvals, recovery, detailed lists) raise `ServiceUnavailable`.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class Sandbox(SandboxFacade):
         from standfast.runtime.code_runs import CodeRuntime
 
         if self._runtime is not None:
-            raise InvalidArgument("this sandbox is open already")
+            raise InvalidArgument("this sandbox is already open")
         if self._foreign is not None:
             return self
         if self.registry.outdated():
@@ -290,9 +290,9 @@ class Sandbox(SandboxFacade):
     # ── runs ─────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self, code: str, **settings: Unpack[RunSettings]) -> RunResult:
-        """Run *code* in a session and return its result, which also reports every failure of the code.
+        """Run *code* in a session and return its result, which also reports failures of the code.
 
-        Repeating a call with its *idempotency_key* returns the stored result and runs nothing.
+        Repeating a call with the same *idempotency_key* returns the stored result without running the code.
         """
         request = self.options.request(code, **settings)
         return request if isinstance(request, RunResult) else await self._language.run(request)
@@ -303,25 +303,25 @@ class Sandbox(SandboxFacade):
         return request if isinstance(request, RunResult) else await self._language.run(request)
 
     async def execute(self, request: RunRequest) -> RunResult:
-        """Run, or check, what a `RunRequest` asks for."""
+        """Run or check the code of a `RunRequest`."""
         return await self._language.run(request)
 
     async def cancel(self, session: str) -> bool:
-        """End the session's run, running or waiting; false if there is none."""
+        """Cancel the session's running or waiting run; return False if there is none."""
         return await self._language.cancel(SessionId(session))
 
     async def resume(self, session: str) -> RunResult:
-        """Continue the session's waiting run as far as decisions allow."""
+        """Continue the session's waiting run until it ends or needs another decision."""
         return await self._language.resume(SessionId(session))
 
     async def recover(self, session: str | None = None) -> dict[str, RunResult]:
-        """Continue the runs that dead processes left and those whose waits are over; results by session."""
+        """Continue the runs of dead processes and those whose waits are over; return results by session."""
         return await self._open.do(self._open.runs.recover(session))
 
     # ── approvals ────────────────────────────────────────────────────────────────────────────────
 
     async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
-        """Approval requests, oldest first; with *pending* only those that can still be decided."""
+        """Return approval requests, oldest first; with *pending*, only those that can still be decided."""
         return await self._open.do(self._open.runs.approvals(session=session, pending=pending))
 
     async def approval(self, approval_id: str) -> Approval:
@@ -329,7 +329,7 @@ class Sandbox(SandboxFacade):
         return await self._open.do(self._open.runs.approval(approval_id))
 
     async def approval_host(self, approval_id: str) -> dict[str, Json]:
-        """Return how the process that asked described its tools (`Sandbox(host=...)`)."""
+        """Return the description of the process that made the request (`Sandbox(host=...)`)."""
         return await self._open.do(self._open.runs.approval_host(approval_id))
 
     async def approve(
@@ -361,7 +361,7 @@ class Sandbox(SandboxFacade):
         ttl_s: float | None = None,
         language: str | None = None,
     ) -> SessionInfo:
-        """Make an empty session with limits of its own; after `ttl_s` it is deleted."""
+        """Create an empty session with limits of its own; after *ttl_s* seconds it is deleted."""
         sessions = self._open.runs.sessions
         settings = self.options.session_settings(sessions, limits, ttl_s, language)
         await self._open.do(sessions.create(SessionId(session), settings))
@@ -379,19 +379,19 @@ class Sandbox(SandboxFacade):
         return await self._open.do(self._open.runs.snapshot(SessionId(session)))
 
     async def export_snapshot(self, session_or_id: str) -> bytes:
-        """Return the signed bytes of a stored snapshot (`snap_…`) or of a session as it is."""
+        """Return the signed bytes of a stored snapshot (`snap_…`), or of a session's current state."""
         if self._foreign is not None:
             return await self._foreign.snapshot_session(SessionId(session_or_id))
         return await self._open.do(self._open.runs.export_snapshot(session_or_id))
 
     async def restore(self, snapshot: str | bytes, *, session: str | None = None) -> str:
-        """Put a snapshot, by id or as bytes, into its own session or another."""
+        """Restore a snapshot, given by id or as bytes, into its own session or another; return its id."""
         if self._foreign is not None and isinstance(snapshot, bytes):
             return await self._foreign.restore_session(snapshot, SessionId(session) if session else None)
         return await self._open.do(self._open.runs.restore(snapshot, session))
 
     async def snapshot_host(self, snapshot: str | bytes) -> dict[str, Json]:
-        """Return how the process that made a snapshot described its tools (`Sandbox(host=...)`)."""
+        """Return the description of the process that made a snapshot (`Sandbox(host=...)`)."""
         return await self._open.do(self._open.runs.snapshots.host_of(snapshot))
 
     def can_restore(self, snapshot: bytes) -> bool:
@@ -399,7 +399,7 @@ class Sandbox(SandboxFacade):
         return self._language.can_restore_snapshot(snapshot)
 
     async def fork(self, session: str, new_session: str) -> str:
-        """Make a session with the same variables."""
+        """Create a session with the same variables."""
         return await self._language.fork_session(SessionId(session), SessionId(new_session))
 
     async def reset(self, session: str) -> None:
@@ -407,7 +407,7 @@ class Sandbox(SandboxFacade):
         await self._open.do(self._open.runs.reset(SessionId(session)))
 
     async def destroy(self, session: str) -> bool:
-        """Forget the session; false if there was none."""
+        """Delete the session; return False if it does not exist."""
         return await self._language.destroy_session(SessionId(session))
 
     @property
@@ -467,4 +467,4 @@ def _open_store(data_dir: str | os.PathLike[str] | None) -> tuple[SessionStore, 
         if getattr(store.database, "writable", True) or home.key_file.exists():
             store.database.close()
             raise
-        return store, os.urandom(32)  # nothing was ever signed here, and nothing can be
+        return store, os.urandom(32)  # a new store has no signed snapshots, so any key will do

@@ -1,4 +1,4 @@
-"""Sessions as commands, the server and its clients list, show and export them."""
+"""Views of sessions for lists, details and exports, shared by commands, server and clients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StoredCode(CodeSettings, frozen=True, kw_only=True):
 
 
 class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in the list. `nodes` counts its history. A session that runs code has `code`."""
+    """A session in a list. `nodes` is the length of its history. A session that runs code has `code`."""
 
     session_id: str
     state: str
@@ -50,10 +50,10 @@ class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A session with its history. `unfinished` is the turn that runs, waits or was interrupted.
+    """A session with its history. `unfinished` is the turn that is running, waiting or interrupted.
 
-    `current` has the messages of that turn, which are not in `nodes` yet. `blocked` says why that turn, or
-    the next queued input, could not run when a process last tried. A session that runs code has `code`.
+    `current` has the messages of that turn, which are not in `nodes` yet. `blocked` is the reason why the
+    last attempt to run that turn, or the next queued input, failed. A session that runs code has `code`.
     """
 
     state: str
@@ -71,7 +71,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
 async def list_sessions(
     runtime: Runtime, *, agent: str | None = None, limit: int | None = None
 ) -> list[SessionLine]:
-    """Return sessions, of *agent* alone if given, the most recently used first, at most *limit*."""
+    """Return up to *limit* sessions, only those of *agent* if given, the most recently used first."""
     now = runtime.now_ms()
     left = {record.turn_id for record in await runtime.store.unfinished(now)}
     found = await runtime.sessions(agent=agent, limit=limit)
@@ -80,7 +80,7 @@ async def list_sessions(
 
 
 async def lines_of(runtime: Runtime, heads: list[SessionHead], left: set[str]) -> list[SessionLine]:
-    """Return the lines of sessions; *left* are the ids of turns that no process runs."""
+    """Return the list entries of sessions; *left* are the ids of turns that no process runs."""
     outlines = await runtime.store.outlines(tuple(head.session_id for head in heads))
     return [await _line_of(runtime, head, outlines.get(head.session_id), left) for head in heads]
 
@@ -134,7 +134,7 @@ async def _stored_code(runtime: Runtime, head: SessionHead) -> StoredCode | None
 
 
 def _state(turn: TurnRecord | None, left: set[str], blocked: Blocked | None) -> str:
-    """`idle`, `waiting`, `running`, `interrupted` (its process has gone) or `blocked` (see `SessionView`)."""
+    """Return `idle`, `waiting`, `running`, `interrupted` (its process died) or `blocked` (`SessionView`)."""
     if blocked is not None and (turn is None or turn.turn_id in left):
         return "blocked"
     if turn is None:
@@ -161,7 +161,7 @@ async def known_session(runtime: Runtime, session_id: str) -> Session[Any]:
 
 
 def is_past(head: SessionHead, now_ms: int) -> bool:
-    """Tell whether a session that runs code has expired."""
+    """Return whether a session that runs code has expired."""
     expires_at = None if head.code is None else head.code.expires_at
     return expires_at is not None and expires_at <= now_ms
 
@@ -171,12 +171,12 @@ async def said_so_far(session: Session[Any]) -> tuple[list[Node], CurrentTurn | 
     current = await session.current_turn()
     nodes = await session.nodes()
     if current is not None and any(node.caused_by == current.turn_id for node in nodes):
-        current = None  # it has ended meanwhile and is in the nodes
+        current = None  # it has ended in the meantime and is in the nodes
     return nodes, current
 
 
 class SessionExport(msgspec.Struct, frozen=True, kw_only=True):
-    """`nodes` are those of the active path, oldest first; `attachments` are named by their digests.
+    """A session for export. `nodes` are the active path, oldest first; `attachments` are listed by digest.
 
     `current` is the unfinished turn, if there is one; its messages are not in `nodes` yet.
     """
@@ -193,7 +193,7 @@ class SessionExport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def export_session(runtime: Runtime, session_id: str) -> SessionExport:
-    """Return a session with everything that belongs to it, except the bytes of its attachments."""
+    """Return the export of a session: everything that belongs to it, except the bytes of its attachments."""
     session = await known_session(runtime, session_id)
     nodes, current = await said_so_far(session)
     head = await session.head()

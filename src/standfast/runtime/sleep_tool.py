@@ -1,4 +1,4 @@
-"""`sleep`, the tool that code in a sandbox calls when it sleeps."""
+"""The tool `sleep`, which implements the sleep functions of code in a sandbox."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _LONGEST_S: Final = 366 * 86_400.0
 
 @tool(side_effect="none", limits=CapabilityLimits(timeout_ms=2**32 - 1))
 async def sleep(seconds: float = 0.0) -> None:
-    """Wait; the limit on wall time counts it."""
+    """Wait. The time counts towards the limit on wall time."""
     await asyncio.sleep(min(max(0.0, seconds), _LONGEST_S))

@@ -1,21 +1,21 @@
-"""Triggers and timers: an occurrence at a source becomes a queued input of every session that listens.
+"""Triggers and timers: an occurrence at a source becomes a queued input of each session with a trigger.
 
 Theory of operation
 -------------------
-An occurrence comes from outside (`Runtime.occur`, or a signed webhook) or from the clock. Either way it has
-a key, and the store saves it and the inputs it becomes in one transaction, once. From there it is a queued
-input like any other: a runtime that knows the session's agent runs its turn, and a turn takes its input
-exactly once. So a source may report everything twice, and to two runtimes over one store.
+An occurrence is reported from outside (`Runtime.occur`, or a signed webhook) or by the clock. Either
+way it has a key, and the store saves it together with its inputs in one transaction, once. From there on,
+each is an ordinary queued input: a runtime that knows the session's agent runs its turn, and exactly one turn
+claims it. So a source may report every occurrence twice, even to two runtimes over one store.
 
-A timer is a trigger whose source occurs by itself. Its key consists of the trigger's name and the time that
-was due, and the trigger advances to its next time in the same transaction. So of all the runtimes that find
-it due, one delivers it.
+A timer is a trigger whose source is the clock. The occurrence's key consists of the trigger's name and the
+due time, and the trigger advances to its next time in the same transaction. So if several runtimes find it
+due, only one delivers it.
 
 Rules
 -----
-1. The triggers that exist when an occurrence is reported decide to which sessions it is delivered.
-2. Times that passed while no runtime ran are made up for by one occurrence (`catch_up="once"`), or by none
-   (`"skip"`). A time noticed up to `GRACE_MS` late is in time.
+1. The triggers that exist when an occurrence is reported determine the sessions to which it is delivered.
+2. For times missed while no runtime was running, there is one occurrence (`catch_up="once"`) or none
+   (`"skip"`). A time that is noticed up to `GRACE_MS` late is not missed.
 3. A webhook's signature is checked before its body is parsed.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from standfast.ports.session_store import SessionStore
 
 GRACE_MS: Final = 60_000
-"""How late a time may be noticed without being missed."""
+"""How late a due time may be noticed without counting as missed."""
 
 MAX_PAYLOAD_BYTES: Final = 1 << 20
 MAX_MISSED: Final = 1_000
@@ -52,10 +52,10 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 async def put_trigger(store: SessionStore, wanted: Trigger, now_ms: int) -> Trigger:
-    """Save a trigger in place of its namesake; an unchanged schedule keeps its next time: none is missed."""
+    """Store a trigger, replacing one of the same name. An unchanged schedule keeps its next time."""
     trigger = msgspec.structs.replace(_checked(wanted), session_id=SessionId(wanted.session_id))
     if not trigger.prompt.strip():
-        raise InvalidArgument(f"trigger {trigger.name!r} has no prompt", hint="say what the turn is about")
+        raise InvalidArgument(f"trigger {trigger.name!r} has no prompt", hint="pass the input of its turns")
     before = await store.trigger(trigger.name)
     if before is not None and (before.schedule, before.enabled) == (trigger.schedule, trigger.enabled):
         trigger = msgspec.structs.replace(trigger, next_at=before.next_at, created_at=before.created_at)
@@ -66,11 +66,11 @@ async def put_trigger(store: SessionStore, wanted: Trigger, now_ms: int) -> Trig
             if len(given) != 1:
                 chosen = " and ".join(given) or "none"
                 raise InvalidArgument(
-                    f"a schedule has exactly one of cron, every_ms and at_ms, not {chosen}",
+                    f"a schedule must have exactly one of cron, every_ms and at_ms, got {chosen}",
                     hint='write Schedule(cron="0 7 * * *", timezone="Europe/Berlin") or '
                     "Schedule(every_ms=60_000)",
                 )
-            first = schedule.at_ms  # a time in the past is due at once
+            first = schedule.at_ms  # a time in the past is due immediately
             if first is None:
                 first = next(_times(schedule, now_ms, now_ms), None)
         trigger = msgspec.structs.replace(trigger, next_at=first, created_at=now_ms)
@@ -79,7 +79,7 @@ async def put_trigger(store: SessionStore, wanted: Trigger, now_ms: int) -> Trig
 
 
 def _times(schedule: Schedule, origin_ms: int, after_ms: int) -> Iterator[int]:
-    """Yield the times of a schedule after `after_ms`. Spans are counted from `origin_ms`."""
+    """Yield the times of a schedule after `after_ms`. Intervals are counted from `origin_ms`."""
     if schedule.cron is not None:
         from standfast.runtime.cron import times_after
 
@@ -96,8 +96,8 @@ def occurrence(source: str, key: str, payload: Json, now_ms: int) -> Occurrence:
     clean, size = to_json(payload)
     if size > MAX_PAYLOAD_BYTES:
         raise InvalidArgument(
-            f"what occurred at {source[:128]!r} has {size:,} bytes, and may have {MAX_PAYLOAD_BYTES:,}",
-            hint="tell where it is to be found instead",
+            f"the payload of {source[:128]!r} has {size:,} bytes, the limit is {MAX_PAYLOAD_BYTES:,}",
+            hint="pass a reference to the data instead",
         )
     return msgspec.structs.replace(_checked(Occurrence(source=source, key=key, at_ms=now_ms)), payload=clean)
 
@@ -110,7 +110,7 @@ async def listeners(store: SessionStore, source: str) -> list[Trigger]:
 async def deliver(
     store: SessionStore, occurred: Occurrence, triggers: Iterable[Trigger], advance: Trigger | None = None
 ) -> list[str]:
-    """Queue an occurrence for each of `triggers`; return the sessions that got it, none if it was known."""
+    """Queue an occurrence for each of `triggers`; return the sessions that got it, none for a duplicate."""
     inputs = []
     for trigger in triggers:
         digest = digest_bytes(canonical_json([trigger.name, occurred.source, occurred.key]))
@@ -130,7 +130,7 @@ async def deliver(
 
 def verify_webhook(source: str, body: bytes, signature: str, secret: str | bytes) -> None:
     """Raise `SignatureRefused` unless `signature` is the body's HMAC-SHA256, in hex or `sha256=` and hex."""
-    import hmac  # few runtimes take webhooks
+    import hmac  # few runtimes receive webhooks
 
     key = secret.encode() if isinstance(secret, str) else secret
     if not key:
@@ -148,7 +148,7 @@ def webhook_occurrence(source: str, body: bytes, key: str | None, now_ms: int) -
     try:
         payload: Json = body.decode()
     except UnicodeDecodeError:
-        raise InvalidArgument(f"what {source[:128]!r} sent is neither JSON nor text") from None
+        raise InvalidArgument(f"the body from {source[:128]!r} is neither JSON nor text") from None
     with contextlib.suppress(msgspec.DecodeError, RecursionError):
         payload = msgspec.json.decode(body)
     return occurrence(source, key or f"sha3-256:{digest_bytes(body)}", payload, now_ms)
@@ -159,24 +159,24 @@ async def fire_due(store: SessionStore, known: list[Trigger], now_ms: int) -> li
     woken: list[str] = []
     for trigger in known:
         if trigger.enabled and trigger.next_at is not None and trigger.next_at <= now_ms:
-            with contextlib.suppress(CallerError):  # its time zone is unknown here, but maybe not elsewhere
+            with contextlib.suppress(CallerError):  # its time zone is unknown on this system
                 woken += await _fire(store, known, trigger, now_ms)
     return woken
 
 
 async def reschedule(store: SessionStore, known: list[Trigger], now_ms: int) -> None:
-    """Bring timers forward whose next time is too late because the clock was set back; none comes twice."""
+    """Correct timers whose next time is too late because the clock was set back; none fires twice."""
     for trigger in known:
         if not trigger.enabled or trigger.schedule is None or trigger.next_at is None:
             continue
-        with contextlib.suppress(CallerError):  # its time zone is unknown here
+        with contextlib.suppress(CallerError):  # its time zone is unknown on this system
             sooner = next(_times(trigger.schedule, trigger.created_at, now_ms), None)
             if sooner is not None and sooner < trigger.next_at:
                 await store.put_trigger(msgspec.structs.replace(trigger, next_at=sooner), seen=trigger)
 
 
 async def _fire(store: SessionStore, known: list[Trigger], timer: Trigger, now_ms: int) -> list[str]:
-    """Deliver a timer, or skip it if too late, also to other triggers of its source; advance it."""
+    """Deliver a timer to all triggers of its source, or skip it if it is too late; then advance it."""
     assert timer.schedule is not None
     assert timer.next_at is not None
     due, schedule = timer.next_at, timer.schedule
@@ -202,7 +202,7 @@ async def _fire(store: SessionStore, known: list[Trigger], timer: Trigger, now_m
 
 
 def _checked(value: S) -> S:
-    """Return `value` as the store would read it back; raise `InvalidArgument` if it could not."""
+    """Return `value` after encoding and decoding it as the store does; raise `InvalidArgument` on failure."""
     check_bounds(value)
     try:
         return msgspec.convert(msgspec.to_builtins(value), type(value))

@@ -1,16 +1,16 @@
-"""A turn as its caller holds it, and the live events of its session.
+"""The caller's handle of a turn, and the live events of its session.
 
 Theory of operation
 -------------------
-A `Turn` can be iterated over, awaited and cancelled. What happens in it is published as events: to the
-readers of the turn, and to the `LiveFeed` of its session, which keeps recent ones for later observers.
+A `Turn` can be iterated over, awaited and cancelled. Its events are published to the readers of the turn, and
+to the `LiveFeed` of its session, which keeps recent events for later observers.
 
 Rules
 -----
 1. A feed keeps an event until 2,048 newer ones exist, or for 120 s. If no reader has had a position in it, it
    is dropped when the turn ends: a new reader begins after the last node that is committed.
 2. Reading from a position that is no longer kept raises `Missed`; it never yields a wrong continuation.
-3. A reader of one turn misses nothing: what it has not read yet is kept for it.
+3. A reader of one turn misses no events: unread ones are kept for it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ Output = TypeVar("Output")
 RUNNING_TURN: Final[contextvars.ContextVar[TurnContext | None]] = contextvars.ContextVar(
     "standfast_running_turn", default=None
 )
-"""The turn that the running code is a part of: its tools, hooks and cells."""
+"""The turn in whose tools, hooks or cells the current code runs."""
 
 
 def detached() -> contextvars.Context:
@@ -87,7 +87,7 @@ MAX_AGE_S: Final = 120.0
 
 
 class Missed(Exception):
-    """The events after this place are gone."""
+    """Events after the requested position are no longer kept."""
 
 
 class EventSignal:
@@ -99,7 +99,7 @@ class EventSignal:
         self._waiter: asyncio.Future[None] | None = None
 
     def receive(self, event: Event) -> None:
-        """Take an event that was published."""
+        """Receive a published event."""
         self.ring()
 
     def ring(self) -> None:
@@ -108,7 +108,7 @@ class EventSignal:
             waiter.set_result(None)
 
     async def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until it rings, or for *timeout_s*."""
+        """Wait until an event is published, or for *timeout_s*."""
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
         timer = None if timeout_s is None else loop.call_later(timeout_s, self.ring)
@@ -156,7 +156,7 @@ class LiveFeed:
         self._clock = clock
         self.is_read = is_read
         """Whether a reader has had a position in it, and may continue from there."""
-        # The time of each event, and the event, by turns: a tuple for each would be half of an idle session.
+        # Times and events alternate: a tuple for each would take half of an idle session's memory.
         self._ring: deque[Any] = deque(maxlen=2 * MAX_EVENTS)
         self._bells: list[EventSignal] = []
         self.last_seq = last_seq
@@ -168,7 +168,7 @@ class LiveFeed:
             bell.receive(event)
 
     def put(self, seq: int, event: Event) -> None:
-        """Keep an event that another process published as number *seq*, unless it is known."""
+        """Store an event that another process published as number *seq*, unless it is already known."""
         if seq <= self.last_seq:
             return
         if seq > self.last_seq + 1:
@@ -189,7 +189,7 @@ class LiveFeed:
         return bell in self._bells
 
     def listen(self, bell: SignalKind) -> SignalKind:
-        """Pass events to *bell* until it leaves."""
+        """Pass events to *bell* until `leave` is called for it."""
         self.is_read = True
         self._bells.append(bell)
         return bell
@@ -204,14 +204,14 @@ class LiveFeed:
         return not self._bells
 
     def since(self, seq: int) -> list[tuple[int, Event]]:
-        """Return the events after *seq*, oldest first; raise `Missed` if some of them are gone."""
+        """Return the events after *seq*, oldest first; raise `Missed` if some of them are no longer kept."""
         if not self.oldest() <= seq <= self.last_seq:
             raise Missed
         new = list(islice(reversed(self._ring), 0, 2 * (self.last_seq - seq), 2))
         return list(enumerate(reversed(new), seq + 1))
 
     def oldest(self) -> int:
-        """Forget old events; return the position before the oldest that is kept. Numbers have no gaps."""
+        """Drop expired events; return the position before the oldest kept one. Numbers have no gaps."""
         horizon = self._clock() - MAX_AGE_S
         while self._ring and self._ring[0] < horizon:
             self._ring.popleft()
@@ -220,7 +220,7 @@ class LiveFeed:
 
 
 _OVER: list[asyncio.Future[None]] = []
-"""The waiters of a turn that is over; compared by identity."""
+"""A marker, compared by identity, in place of the waiters of a turn that is over."""
 
 
 class TurnRequest(msgspec.Struct, frozen=True):
@@ -238,10 +238,10 @@ class TurnRequest(msgspec.Struct, frozen=True):
 
 
 class Turn(Generic[Output]):
-    """Starts when it is first awaited or iterated over, and runs whether or not its events are read.
+    """A turn. It starts when it is first awaited or iterated over, and runs even if its events are not read.
 
-    `async for event in turn` yields its events; `await turn` gives the result and raises `TurnStopped` if the
-    turn ended without an answer. Cancelling the await does not end the turn: `cancel` does.
+    `async for event in turn` yields its events; `await turn` returns the result, and raises `TurnStopped` if
+    the turn ended without an answer. Cancelling the await does not end the turn; `cancel` does.
     """
 
     __slots__ = (
@@ -273,25 +273,25 @@ class Turn(Generic[Output]):
         """The readers of the turn; each gets every event."""
 
     def start(self) -> asyncio.Task[None]:
-        """Begin now, without waiting for anything; return the task that runs it. `settled` has the result."""
+        """Start the turn without waiting; return the task that runs it. `settled` returns the result."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._main())
         return self._task
 
     async def begun(self) -> None:
-        """Wait until the turn is on disk, or has failed before that. Only one caller may wait."""
+        """Wait until the turn is stored, or has failed before that. Only one caller may wait."""
         self.start()
         if not self.began and not self.done:
             self._begin_waiter = asyncio.get_running_loop().create_future()
             await self._begin_waiter
 
     def has_begun(self, turn_id: str) -> None:
-        """Note that the turn is on disk: this one, or an earlier one that it repeats."""
+        """Record that the turn is stored: this one, or an earlier turn with the same idempotency key."""
         self.turn_id, self.began = turn_id, True
         self._tell_begin_waiter()
 
     def continue_as(self, turn_id: str, request: TurnRequest) -> None:
-        """Let this handle stand for the turn that continues the work in a new frame."""
+        """Make this handle refer to the turn that continues the work in a new frame."""
         self.turn_id, self.request, self.began = turn_id, request, False
 
     def _tell_begin_waiter(self) -> None:
@@ -299,7 +299,7 @@ class Turn(Generic[Output]):
             self._begin_waiter.set_result(None)
 
     async def settled(self) -> TurnResult[Output]:
-        """Return the result of any kind: `await turn` without the `TurnStopped`."""
+        """Return the result, whatever its status; unlike `await turn`, do not raise `TurnStopped`."""
         self.start()
         if not self.done:
             waiter = asyncio.get_running_loop().create_future()
@@ -310,15 +310,15 @@ class Turn(Generic[Output]):
         return self._outcome
 
     async def cancel(self) -> bool:
-        """End the turn; return False if it had ended before."""
+        """Cancel the turn; return False if it has already ended."""
         if not self.began and not self.done:
-            self.withdrawn = True  # nothing of it is on disk yet, and nothing will be
+            self.withdrawn = True  # nothing of it is stored yet, and nothing will be
             return True
         return await self._cancel(self.turn_id)
 
     @property
     def done(self) -> bool:
-        """Whether the turn has ended, or waits."""
+        """Whether the turn has ended or is waiting."""
         return self._task is not None and (self._task.done() or self._waiters is _OVER)
 
     def __await__(self) -> Generator[Any, None, AwaitedResult[Output]]:
@@ -350,10 +350,10 @@ class Turn(Generic[Output]):
                 await subscription.wait()
         finally:
             self.subscriptions.remove(subscription)
-        await self.settled()  # raises the error that broke the turn
+        await self.settled()  # raises the error that made the turn fail
 
     async def _main(self) -> None:
-        """Run, and wake the waiters from within: a callback of the task would run one loop cycle later."""
+        """Run the turn and wake its waiters. A done callback of the task would wake them one cycle later."""
         try:
             self._outcome = await self._run(self)
         except Exception as error:
@@ -408,7 +408,7 @@ class TurnEventPublisher:
         turn_id = self._turn_id
         event: Event | None = None
         emitted: tuple[PluginNode, ...] = ()
-        match given:  # the most frequent first
+        match given:  # most frequent inputs first
             case ModelReplied(text=text, calls=calls, usage=usage, model=model):
                 event = ReplyReceived(turn_id=turn_id, text=text, calls=calls, usage=usage, model=model)
                 emitted = given.events

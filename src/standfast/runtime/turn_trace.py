@@ -1,7 +1,7 @@
-"""The trace of a turn from what the store keeps: its own spans, and those of its subagents' turns.
+"""The trace of a turn, derived from the store: its own spans and those of its subagents' turns.
 
-A subagent's session has this one as its parent. Its turns that began while this turn ran are parts of the
-call that was under way then; if several were, of the last one that had begun.
+A subagent's session has the turn's session as its parent. A subagent's turn that began while the turn was
+running is placed below the call that was running then; if there were several, below the last to begin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_TURNS: Final = 200
 async def turn_trace(
     store: SessionStore, session_id: str, turn_id: str, now_ms: int, *, contents: bool = False
 ) -> list[TraceRecord]:
-    """Return the records of a turn and of its subagents' turns; `TurnNotFound`, `JournalNotKept`."""
+    """Return the records of a turn and of its subagents' turns. Errors: `TurnNotFound`, `JournalNotKept`."""
 
     async def read(head: SessionHead | None, session_id: str, turn_id: str) -> list[TraceRecord]:
         turn = await find_journal(store, session_id, turn_id)
@@ -58,7 +58,7 @@ async def turn_trace(
 
 
 def _span_at(records: list[TraceRecord], at_ms: int) -> str:
-    """Return the span of the last call that was under way at that time, or else that of the turn."""
+    """Return the span of the last call that was running at that time, or that of the turn."""
     calls = [
         one
         for one in records

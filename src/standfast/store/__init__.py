@@ -1,4 +1,4 @@
-"""Stores: `memory_sessions` ends with the process, `sqlite.sessions` is one file; `rules` is for both."""
+"""Stores: `memory_sessions` in memory, `sqlite.sessions` in a file; `rules` has the decisions they share."""
 
 from __future__ import annotations
 

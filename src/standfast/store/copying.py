@@ -1,20 +1,19 @@
-"""Moving a store: every row of one SQL store into another, which is then the same.
+"""Copying a store: every row of one SQL store is copied to another, which is then identical.
 
 Theory of operation
 -------------------
 Both stores have the same tables, and every row has a digest. Table by table, the keys and digests of both
-sides are compared; rows that differ or are too many in the target are deleted, and those that are missing are
-copied, in transactions of limited size. So a copy that was interrupted is resumed by starting it again: it
-finds what is missing. At the end every table is compared once more, and every row of the target is read and
-checked against its digest.
+sides are compared; differing and surplus rows of the target are deleted, and missing rows are copied, in
+transactions of limited size. So an interrupted copy is resumed by starting it again. At the end every table
+is compared once more, and every row of the target is read and checked against its digest.
 
 Rules
 -----
 1. A target that has sessions is only written to if it is an unfinished copy of the same source.
-2. The source must be at rest. A turn that a live process runs there is refused, and a source that changes
-   meanwhile makes the last comparison fail; the copy is then run again.
-3. Blobs in an object store stay there, and both stores name them. So neither deletes them afterwards: each
-   gets a new folder (`object_blobs`).
+2. The source must not be in use. A source with a turn that a live process runs is refused. If the source
+   changes during the copy, the last comparison fails, and the copy has to be started again.
+3. Blobs in an object store stay there, and both stores refer to them. So that neither deletes them, each
+   store gets a new folder (`object_blobs`).
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from standfast.store.sql.tables import CHECKS, TABLES, Table
 _BATCH: Final = 200
 _BATCH_BYTES: Final = 8_000_000
 _MARK: Final = ("standfast", "copy", "source")
-"""The record of a plugin that names the source of an unfinished copy."""
+"""The key of the plugin record that names the source of an unfinished copy."""
 
 _OWN: Final = (_MARK, records.FOLDER)
-"""Records that each store has for itself."""
+"""Records that are not copied, because each store has its own."""
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """How many rows the target has now, and how many of them this run copied."""
+    """The number of rows in the target, and how many of them this run copied."""
 
     rows: int
     copied: int
@@ -50,7 +49,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
 def copy_store(
     source: SqlDatabase, target: SqlDatabase, name: str, now_ms: int, is_dead: Callable[[str], bool]
 ) -> Copied:
-    """Make *target* the same as *source*, which is called *name* if the copy is interrupted."""
+    """Copy *source* to *target*. *name* identifies the source if the copy is interrupted and resumed."""
     _require_rest(source, now_ms, is_dead)
     _claim(target, name, now_ms)
     copied = sum(_copy_table(source, target, table) for table in TABLES)
@@ -70,12 +69,12 @@ def _require_rest(source: SqlDatabase, now_ms: int, is_dead: Callable[[str], boo
 
 
 def _claim(target: SqlDatabase, name: str, now_ms: int) -> None:
-    """Mark the target as a copy of *name*; `InvalidArgument` if it has sessions of its own."""
+    """Mark the target as a copy of *name*; raise `InvalidArgument` if it has sessions of its own."""
 
     def claim(db: Connection) -> None:
         found = records.plugin_record(db, *_MARK)
         if found is None and db.execute("SELECT 1 FROM sessions LIMIT 1").get is not None:
-            raise InvalidArgument("the target has sessions already", hint="name an empty store")
+            raise InvalidArgument("the target already has sessions", hint="name an empty store")
         if found is not None and found != name.encode():
             raise InvalidArgument(
                 f"the target is an unfinished copy of {found.decode(errors='replace')}",
@@ -99,7 +98,7 @@ def _copy_table(source: SqlDatabase, target: SqlDatabase, table: Table) -> int:
 
 
 def _digests(database: SqlDatabase, table: Table) -> dict[Row, Any]:
-    """Return the digest of every row of a table under its key, without the records of each store's own."""
+    """Return the digest of every row of a table by key, except for records that each store has of its own."""
     sql = f"SELECT {', '.join((*table.key, table.digest))} FROM {table.name}"  # noqa: S608 (our own names)
     found: list[Row] = database.read_consistently(lambda db: db.execute(sql).fetchall())
     return {tuple(row[:-1]): row[-1] for row in found if tuple(row[:-1]) not in _OWN}

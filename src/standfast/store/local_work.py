@@ -1,4 +1,4 @@
-"""The work that a store for one machine offers: all of it, to every process that asks."""
+"""The offers of a store for one machine: all work, to every process that asks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from standfast.ports.session_store import SessionStore, Work
 async def offer(
     store: SessionStore, now_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...]
 ) -> list[Work]:
-    """Return up to *limit* sessions of these agents that have something to do, without these engines."""
+    """Return up to *limit* sessions of these agents with work, except turns that need engines *without*."""
     found = [
         Work(session_id=record.session_id, turn_id=record.turn_id)
         for record in await store.unfinished(now_ms)
@@ -19,7 +19,7 @@ async def offer(
         head = await store.head(session_id)
         if head is not None and head.agent in agents:
             found.append(Work(session_id=session_id, turn_id=None))
-    import random  # slow to import, and only workers are offered work
+    import random  # slow to import, and needed only by workers
 
-    random.shuffle(found)  # or sessions that cannot run would keep others from being offered
+    random.shuffle(found)  # otherwise sessions that cannot run could block all others
     return found[:limit]

@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 
 def prune(tables: Tables, request: PruneRequest) -> Pruned:
-    """Delete what *request* names; return the counts."""
+    """Delete the data that *request* names; return the counts."""
     segments, states, blobs = len(tables.graph.segments), len(tables.states), len(tables.blobs)
     sessions, records = _prune_sessions(tables, request), 0
     if request.sessions_before_ms is not None:
@@ -116,7 +116,7 @@ def _prune_blobs(tables: Tables) -> None:
 
 
 def _texts(tables: Tables) -> Iterator[bytes]:
-    """Everything that could name a blob."""
+    """Yield all data that could refer to a blob."""
     for turn in tables.open.values():
         yield turn.input
         yield from map(str.encode, turn.blobs)

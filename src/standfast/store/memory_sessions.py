@@ -1,7 +1,7 @@
-"""Sessions in the memory of one process, gone when it ends.
+"""The in-memory session store, whose data is lost when the process ends.
 
-Rule: a method does its work in one go, under one lock: it is atomic on every loop and thread. Values are
-frozen and kept as they come, so nothing is copied except what a person may edit.
+Rule: a method does all its work under one lock without awaiting, so it is atomic on every loop and thread.
+Values are frozen and stored without copying, except for approvals, which a person may edit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from standfast.store.rules import PlacedTask
 
 
 class MemorySessionStore:
-    """A `SessionStore` in dicts."""
+    """A `SessionStore` that keeps its data in dicts."""
 
     durable = False
 
@@ -52,7 +52,7 @@ class MemorySessionStore:
         self._task_seq = itertools.count(1)
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there are no resources to release."""
 
     async def offer(
         self, now_ms: int, offer_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class MemorySessionStore:
         return await local_work.offer(self, now_ms, agents, limit, without)
 
     def listen(self, hear: Callable[[str], None]) -> Callable[[], None]:
-        """Nothing is announced here: other processes of this machine poll."""
+        """Return a function that does nothing: there are no announcements."""
         return lambda: None
 
     async def announce(self, text: str) -> None:
@@ -177,7 +177,7 @@ class MemorySessionStore:
             return row.head
 
     def _equip(self, row: SessionRow, new: port.NewSession) -> None:
-        """Give a session what it begins with."""
+        """Write the initial contents of a new session."""
         tables = self._tables
         if new.entries:
             self._append(row, new.segment_id, new.entries, new.head.created_at)
@@ -236,7 +236,7 @@ class MemorySessionStore:
         return None if found is None else found[2]
 
     def _at_rest(self, session_id: str) -> SessionRow:
-        """The session, if no turn of it is unfinished."""
+        """Return the session; raise `SessionBusy` if it has an unfinished turn."""
         row = self._tables.row(session_id)
         open_turn = None if row.open is None else row.open.record.turn_id
         rules.require_at_rest(session_id, _owner(row.open), open_turn)
@@ -442,7 +442,7 @@ class MemorySessionStore:
         return rules.is_free(_owner(turn), until_ms, now_ms, self._owner_is_dead)
 
     def _turn_held(self, lease: port.Lease) -> OpenTurn | None:
-        """The turn that the lease still lets its holder write."""
+        """Return the turn that may be written under the lease; None if the lease is lost."""
         row = self._tables.sessions.get(lease.session_id)
         turn = None if row is None else row.open
         if turn is None or turn.lease is None or turn.lease.fence != lease.fence:
@@ -499,7 +499,7 @@ class MemorySessionStore:
         if commit.journal is not None:
             tables.journals.keep(commit.turn_id, turn.input, (*turn.journal, *commit.journal))
         tables.close_turn(row, turn)
-        # What missed the last checkpoint starts a turn of its own, in its place.
+        # A message that missed the last checkpoint starts a turn of its own.
         for item in row.injected() if row.inputs else ():
             assert row.inputs is not None
             queued = msgspec.structs.replace(item, kind="queue")
@@ -588,7 +588,7 @@ class MemorySessionStore:
             )
         return copied(after)
 
-    # Sessions that others made
+    # Child sessions
 
     async def children(self, session_id: str) -> list[SessionHead]:
         with self._lock:
@@ -600,7 +600,7 @@ class MemorySessionStore:
             queued = {it.session_id: None for it in self._tables.inputs.values() if it.kind == "queue"}
             return [session_id for session_id in queued if self._tables.sessions[session_id].open is None]
 
-    # Tasks. What can be refused is refused before the first change.
+    # Tasks. A refusal is raised before the first change.
 
     async def add_task(self, record: TaskRecord) -> None:
         with self._lock:
@@ -719,7 +719,7 @@ class MemorySessionStore:
         with self._lock:
             return sorted(self._tables.plugin_records.get((plugin_id, scope), {}).items())
 
-    # The rest
+    # Statistics and maintenance
 
     async def usage_by_day(self, since_ms: int) -> list[port.DayUsage]:
         with self._lock:

@@ -1,7 +1,7 @@
-"""What `MemorySessionStore` keeps: sessions, turns, inputs, approvals, tasks and blobs, as plain objects.
+"""The tables of `MemorySessionStore`: sessions, turns, inputs, approvals, tasks and blobs, as plain objects.
 
-Nothing here waits or locks: the store holds its lock. Whatever can be refused is refused before the first
-change. What a session at rest does not have costs it nothing: empty places are None or the empty tuple.
+Nothing here waits or locks, because the store holds its lock. A refusal is raised before the first change. An
+idle session takes little memory: empty collections are None or the empty tuple.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class OpenTurn(msgspec.Struct):
     completions: dict[str, WaitOutcome] | None = None
 
     def add_entries(self, entries: tuple[JournalEntry, ...]) -> None:
-        """Add to the journal. A state replaces the one of its key; any other key twice is refused."""
+        """Append entries. A state replaces the earlier one of its key; any other duplicate key is refused."""
         known = self.keys
         if known is None:
             known = {(entry.key, entry.kind) for entry in self.journal}
@@ -65,21 +65,21 @@ class OpenTurn(msgspec.Struct):
         self.keys = known
 
     def add_waits(self, waits: tuple[Wait, ...]) -> None:
-        """Add waits; one that is there already is replaced."""
+        """Add waits, replacing those with the same id."""
         new = {wait.wait_id for wait in waits}
         self.waits = (*(wait for wait in self.waits if wait.wait_id not in new), *waits)
 
     def complete(self, outcomes: dict[str, WaitOutcome]) -> None:
-        """Keep how external completions ended."""
+        """Store the outcomes of external completions."""
         if outcomes:
             self.completions = (self.completions or {}) | outcomes
 
 
 class SessionRow(msgspec.Struct, gc=False):
-    """A session, what waits for it, and what it appended.
+    """A session with its inputs, segments and states.
 
-    `input_ids` are those of all inputs that it ever had. Sessions that may share segments, a session and its
-    forks, are a `family` and have one list of `segments` and one of `states`.
+    `input_ids` are the ids of all inputs that it ever had. Sessions that may share segments, which are a
+    session and its forks, form a `family` with one list of `segments` and one of `states`.
     """
 
     head: SessionHead
@@ -92,13 +92,13 @@ class SessionRow(msgspec.Struct, gc=False):
     family: set[str] | None = None
 
     def injected(self) -> tuple[QueuedInput, ...]:
-        """The messages for a checkpoint, oldest first."""
+        """Return the messages for a checkpoint, oldest first."""
         if not self.inputs:
             return ()
         return tuple(item for item in self.inputs.values() if item.kind == "inject")
 
     def consumed(self, input_id: str) -> tuple[QueuedInput, ...]:
-        """The input that a turn is for."""
+        """Return the queued input that a turn consumes."""
         if self.inputs is None or input_id not in self.inputs:
             raise InputNotFound(input_id)
         return (self.inputs[input_id],)
@@ -106,7 +106,7 @@ class SessionRow(msgspec.Struct, gc=False):
     def stand_at(
         self, branch: Branch, now_ms: int, state: str | None, usage: tuple[UsageEntry, ...] = ()
     ) -> SessionHead:
-        """Move the head to where the session stands in the graph, with the state that holds there."""
+        """Move the head to the session's position in the graph, with the state that is current there."""
         self.head = rules.head_at(self.head, branch, now_ms, state, usage)
         return self.head
 
@@ -146,10 +146,10 @@ class Tables:
         self.blobs: dict[str, bytes] = {}
         self.states: dict[int, tuple[StateRecord, StatePlace]] = {}
         self.segment_states: dict[str, int] = {}
-        """The state that holds at the end of a segment."""
+        """The state that is current at the end of each segment."""
         self.plugin_records: dict[tuple[str, str], dict[str, bytes]] = {}
         self.snapshots: dict[str, tuple[str, int, bytes]] = {}
-        """The session, the time and the data of each snapshot; it outlives the session."""
+        """The session, time and data of each snapshot. Snapshots outlive their session."""
         self.approvals: dict[str, Approval] = {}
         self.children: dict[str, list[str]] = {}
         self.tasks: dict[str, dict[str, PlacedTask]] = {}
@@ -172,12 +172,12 @@ class Tables:
     # Turns
 
     def change(self, turn: OpenTurn, record: TurnRecord) -> TurnRecord:
-        """Give a turn another record."""
+        """Replace the record of a turn."""
         turn.record = self.turns[record.turn_id] = record
         return record
 
     def close_turn(self, row: SessionRow, turn: OpenTurn) -> None:
-        """Delete what only an unfinished turn has, and cancel its open approvals."""
+        """Delete the data that only an unfinished turn needs, and cancel its open approvals."""
         row.open = None
         del self.open[turn.record.turn_id]
         for approval_id in turn.approvals:
@@ -192,7 +192,7 @@ class Tables:
     # Inputs and blobs
 
     def is_known(self, item: QueuedInput) -> bool:
-        """Whether this input was put before, claimed or not; other content under its id is refused."""
+        """Return whether this input was put before, claimed or not; raise if its content has changed."""
         known = self.contents.get(item.input_id)
         if known is not None:
             rules.require_same_content(item, known)
@@ -216,7 +216,7 @@ class Tables:
         row.input_ids.append(item.input_id)
 
     def claim(self, row: SessionRow, items: tuple[QueuedInput, ...]) -> None:
-        """Hand inputs out, for good. Their content stays known, so that a repeated input is recognized."""
+        """Claim inputs. Their content digests are kept, so that a repeated input is recognized."""
         for item in items:
             assert row.inputs is not None
             del self.inputs[item.input_id], row.inputs[item.input_id]
@@ -232,7 +232,7 @@ class Tables:
         return None if found is None else found[0].body
 
     def add_state(self, row: SessionRow, state: StateRecord) -> None:
-        """Give the session a state at its leaf."""
+        """Add a state of the session at its leaf."""
         head, self._last_state = row.head, self._last_state + 1
         previous = rules.before_leaf(self._state_place, head.state, head.leaf)
         place = StatePlace(head.session_id, previous, head.leaf, head.depth)
@@ -242,7 +242,7 @@ class Tables:
         row.head = msgspec.structs.replace(head, state=state_id(self._last_state))
 
     def state_at(self, row: SessionRow, branch: Branch) -> str | None:
-        """Return the state that holds for a session where *branch* stands."""
+        """Return the state that is current for a session at *branch*."""
         assert branch.leaf is not None
         for key in reversed(row.states or ()):
             place = self.states[key][1]
@@ -289,7 +289,7 @@ class Tables:
         return rules.outcome_of(wait, now_ms, approval=approval, completion=completion)
 
     def outcomes(self, turn: OpenTurn, now_ms: int) -> dict[str, WaitOutcome]:
-        """Return how the turn's waits and approvals ended. What has expired cannot be answered any more."""
+        """Return the outcomes of the turn's ended waits and approvals, and mark the expired ones as such."""
         asked = {
             key: rules.answer_of(self.update_approval(key, lambda it: rules.expired(it, now_ms)))
             for key in turn.approvals
@@ -299,10 +299,10 @@ class Tables:
         turn.complete({wait.wait_id: over for wait in late if (over := found[wait.wait_id]) is not None})
         return {wait_id: it for wait_id, it in (found | asked).items() if it is not None}
 
-    # Sessions that go
+    # Deletion
 
     def drop_session(self, session_id: str) -> None:
-        """Delete a session, its turns and inputs, and the segments that no fork of it needs."""
+        """Delete a session, its turns and inputs, and the segments that none of its forks needs."""
         row = self.sessions.pop(session_id)
         self.tasks.pop(session_id, None)
         for name in [name for name, it in self.triggers.items() if it.session_id == session_id]:
@@ -322,14 +322,14 @@ class Tables:
         kept = self._needed_without(row) if row.family is not None else set[str]()
         self.drop_segments(set(row.segments) - kept)
         row.segments[:] = [segment_id for segment_id in row.segments if segment_id in kept]
-        for key in row.states or ():  # a later session of this name must not have its states
+        for key in row.states or ():  # a later session with this id must not get its states
             state, place = self.states[key]
             if place.session == session_id:
                 self.states[key] = (state, place._replace(session=_NO_SESSION))
         self.sweep_states(row)
 
     def _needed_without(self, row: SessionRow) -> set[str]:
-        """Return what the rest of the family can reach: its active paths, and what its members appended."""
+        """Return the segments that other members of the family can reach: their paths and own segments."""
         graph, rest = self.graph, row.family or set()
         rest.discard(row.head.session_id)
         segments = filter(None, map(graph.segments.get, row.segments))

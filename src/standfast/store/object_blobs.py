@@ -1,19 +1,20 @@
-"""Large blobs as objects in an S3-compatible store, beside the database that names them.
+"""Large blobs as objects in an S3-compatible store; the database has their names.
 
 Theory of operation
 -------------------
-A blob above the limit is uploaded before the transaction that stores it. Its row then holds the name of the
-object instead of the bytes. A blob is still found by its digest, and what is read is compared with it. After
-the bytes the object has a digest of each `CHUNK_BYTES` of them, and its name has their number and a digest of
-these digests: so a range is checked as well, and only the chunks around it are read. The sweep that follows
-pruning deletes the objects of deleted rows, and objects that no row has ever named because the process that
-uploaded them died.
+A blob above the limit is uploaded before the transaction that stores it. Its row then has the name of the
+object instead of the bytes. A blob is still found by its digest, and its bytes are checked against it. After
+the bytes, the object has a digest of each chunk of `CHUNK_BYTES`; its name contains their number and a digest
+of these digests. So a range can be checked as well, and only the chunks around it are read. The sweep after
+pruning deletes the objects of deleted rows, and objects that no row ever named because the uploading process
+died.
 
 Rules
 -----
-1. No two uploads have the same name, so that a sweep which deletes an object cannot hit the same content that
-   another process uploads at that moment.
-2. An upload is named by a row within `_USABLE_MS`, or never; the sweep leaves objects alone for `_KEPT_S`.
+1. Every upload has a unique name, so that a sweep that deletes an object cannot delete the same content that
+   another process is uploading.
+2. A row names an upload within `_USABLE_MS`, or never; the sweep does not delete objects younger than
+   `_KEPT_S`.
 3. A store deletes only objects in its own folder, which no other store has.
 """
 
@@ -62,7 +63,7 @@ class ObjectBlobs:
         self._store = _open(parts.netloc, parts.path.strip("/"), given, retry_s)
 
     def put(self, folder: str, blob: Blob) -> Blob:
-        """Upload *blob* into *folder*; return the blob that names the object in place of the bytes."""
+        """Upload *blob* to *folder*; return a blob with the name of the object instead of the bytes."""
         chunks = range(0, len(blob.data), CHUNK_BYTES)
         digests = b"".join(_digest(blob.data[at : at + CHUNK_BYTES]) for at in chunks)
         made = f"{time.time_ns() // 1_000_000:x}.{os.urandom(4).hex()}"
@@ -113,7 +114,7 @@ class ObjectBlobs:
         except StoreUnavailable as error:
             if "non-partial" not in str(error):
                 raise
-            data = self.get(blob)  # a server that answers ranges with the status of whole objects
+            data = self.get(blob)  # a server that ignores ranges
             return None if data is None else BlobPart.of(data, start, stop)
         if found is None:
             return None
@@ -141,7 +142,7 @@ class ObjectBlobs:
         return self._call(read)
 
     def check(self) -> None:
-        """Write, read, list and delete an object; raise what goes wrong."""
+        """Write, read, list and delete a test object; raise an error if one of these fails."""
         blob = Blob(digest=digest_bytes(b"standfast"), data=b"standfast")
         made = self.put("doctor", blob)
         if self.get(made) != blob.data:
@@ -169,14 +170,14 @@ class ObjectBlobs:
 
 
 class _Chunked(NamedTuple):
-    """An object with digests of its chunks: how many bytes it has before them, and their digest."""
+    """The format of an object with chunk digests: the number of bytes before them, and their digest."""
 
     size: int
     root: bytes
 
     @classmethod
     def of(cls, name: str) -> _Chunked | None:
-        """Return what the name of an object says; None for one without digests."""
+        """Parse the name of an object; return None if it has no chunk digests."""
         _, _, _, *about = name.rpartition("/")[2].split(".")
         return cls(int(about[0]), bytes.fromhex(about[1])) if len(about) == 2 else None
 
@@ -185,7 +186,7 @@ class _Chunked(NamedTuple):
         return self.size + -(-self.size // CHUNK_BYTES) * _DIGEST_BYTES
 
     def verifies(self, number: int, chunks: bytes, digests: bytes) -> bool:
-        """Return whether *chunks*, from that number on, are as *digests* say, and these are the object's."""
+        """Return whether *chunks*, beginning with *number*, match *digests*, and these the object's name."""
         found = b"".join(_digest(chunks[at : at + CHUNK_BYTES]) for at in range(0, len(chunks), CHUNK_BYTES))
         at = number * _DIGEST_BYTES
         return _digest(digests) == self.root and digests[at : at + len(found)] == found
@@ -224,7 +225,7 @@ def _problem(error: BaseException) -> str:
 
 
 def require_usable(blob: Blob) -> None:
-    """Raise `StoreUnavailable` if the sweep may take the object for one that was never named."""
+    """Raise `StoreUnavailable` if the upload is so old that a sweep may delete the object."""
     uploaded_ms = int(blob.data.rpartition(b"/")[2].split(b".")[1], 16)
     if abs(time.time_ns() // 1_000_000 - uploaded_ms) > _USABLE_MS:
         raise StoreUnavailable(
@@ -235,6 +236,6 @@ def require_usable(blob: Blob) -> None:
 def refuse_apart(digest: str) -> NoReturn:
     """Raise `NotConfigured` because the store does not know where its large blobs are."""
     raise NotConfigured(
-        f"blob {digest} is in an object store, and none is configured",
+        f"blob {digest} is in an object store, but none is configured",
         hint="set STANDFAST_BLOBS to the URL that the other processes of this store use",
     )

@@ -1,23 +1,23 @@
-"""How the bytes of a turn are made smaller: the nodes of its segment, and its kept journal.
+"""Compression of a turn's data: the nodes of its segment, and its kept journal.
 
 Theory of operation
 -------------------
-A body is packed by DEFLATE with a dictionary, a text that packer and unpacker both have: what occurs in it
-costs three bytes. The dictionary of a segment is `_WORDS`, the parts of JSON that all turns repeat. A kept
-journal says what its turn's nodes say, so its dictionary has the nodes, too: what is stored is what the nodes
-do not hold. The window is no larger than the texts, because zlib clears it first: with its default size a
-short body takes four times as long.
+A body is compressed by DEFLATE with a preset dictionary, so that text which occurs in the dictionary costs
+three bytes. The dictionary of a segment is `_WORDS`, the parts of JSON that all turns repeat. A kept journal
+repeats most of its turn's nodes, so its dictionary also contains the nodes. The window is no larger than the
+data, because zlib clears it first: with the default size, a short body takes four times as long.
 
     nodes     JSON as it is, if it is short | byte 2, the number of digests, the digests in quotes, DEFLATE
     journal   byte 2, DEFLATE; of earlier versions: byte 0, as it is | byte 1, zlib's format
 
 Rules
 -----
-1. The words, once released, never change: what was packed with them could not be read. Others get a first
-   byte of their own.
-2. What may be the digest of a blob stays readable: SQL looks for it (`prune`). It is part of the dictionary.
+1. A released `_WORDS` never changes, because data packed with it could not be read. A new one needs another
+   first byte.
+2. Everything that may be the digest of a blob is stored uncompressed, because SQL searches for it (`prune`).
+   It is part of the dictionary.
 3. Unpacking with other nodes gives other bytes, not an error. So the digest of a kept journal's row covers
-   the unpacked bytes. A segment's row has everything that its body is unpacked with.
+   the unpacked bytes. A segment's row has everything that is needed to unpack its body.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def pack_nodes(nodes: bytes) -> bytes:
-    """Return the JSON of a segment's *nodes* as it is stored."""
+    """Return the JSON of a segment's *nodes* in its stored form."""
     if len(nodes) < _LEAST_BYTES:
         return nodes
     digests = dict.fromkeys(blob_digests(nodes))  # in their order, each once
@@ -84,7 +84,7 @@ def pack_nodes(nodes: bytes) -> bytes:
 
 
 def unpack_nodes(stored: bytes, segment_id: str) -> bytes:
-    """Return the JSON of the nodes in a segment's body; `RecordCorrupt` names the segment."""
+    """Return the JSON of the nodes in a segment's body; raise `RecordCorrupt`, which names the segment."""
     if stored[:1] != _PACKED:
         return stored
     end = 2 + stored[1] * (_DIGEST_BYTES + 2)
@@ -105,7 +105,7 @@ def encode_journal(first: bytes, entries: tuple[JournalEntry, ...]) -> bytes:
 
 
 def decode_journal(journal: bytes, what: str) -> tuple[bytes, tuple[JournalEntry, ...]]:
-    """Return the first input and the entries of an encoded journal; `RecordCorrupt` names *what*."""
+    """Return the first input and the entries of an encoded journal; raise `RecordCorrupt`, naming *what*."""
     try:
         return _journals.decode(journal)
     except msgspec.DecodeError:
@@ -113,7 +113,7 @@ def decode_journal(journal: bytes, what: str) -> tuple[bytes, tuple[JournalEntry
 
 
 def pack_journal(journal: bytes, nodes: bytes) -> bytes:
-    """Return an encoded *journal* as it is stored beside the JSON of its turn's *nodes*."""
+    """Return an encoded *journal* in its stored form, compressed against the JSON of its turn's *nodes*."""
     packer = _packer(_window_bits(len(_WORDS) + len(nodes) + len(journal)), _WORDS + nodes)
     return _PACKED + packer.compress(journal) + packer.flush()
 
@@ -138,7 +138,7 @@ def unpack_journal(stored: bytes, segment: bytes | None, what: str) -> tuple[byt
 
 
 def _window_bits(size: int) -> int:
-    """Return the size of a window that holds dictionary and body, if there is one."""
+    """Return the bits of the smallest window for dictionary and body, or of the largest window."""
     return min(15, size.bit_length())
 
 
@@ -150,5 +150,5 @@ def _packer(window_bits: int, dictionary: bytes) -> Packer:
 
 @cache
 def _word_packer(window_bits: int) -> Packer:
-    """Return a packer with the words, to be copied: that takes half as long as making one."""
+    """Return a packer with the dictionary. Callers copy it, which takes half as long as creating one."""
     return _packer(window_bits, _WORDS)

@@ -1,10 +1,11 @@
-"""What every store decides, written once: pure functions of values.
+"""The decisions that all stores share, as pure functions of values.
 
 Theory of operation
 -------------------
-A store reads records, asks a function here what becomes of them or whether an operation is refused, and
-writes the result, in one transaction. So a store in dicts, one in a SQLite file and one on a server decide
-alike, and a rule is tested without any of them. How a branch grows and forks is in `standfast.graph`.
+In one transaction, a store reads records, calls a function of this module that returns the changed records or
+raises a refusal, and writes the result. So the stores in memory, in a SQLite file and on a server make the
+same decisions, and a rule can be tested without any of them. How a branch grows and forks is in
+`standfast.graph`.
 
 Rules
 -----
@@ -38,7 +39,7 @@ from standfast.model.trigger import Trigger
 from standfast.ports import session_store as port
 
 IsDead = Callable[[str], bool]
-"""Whether the owner of a lease is known to have died."""
+"""Returns whether the owner of a lease is known to have died."""
 
 TOKEN_PREFIX = "cpl_"  # noqa: S105 (the form of a token, none itself)
 
@@ -58,7 +59,7 @@ _DAY_MS: Final = 86_400_000
 
 
 def usage_by_day(turns: Iterable[TurnRecord], models: Mapping[str, str]) -> list[port.DayUsage]:
-    """Add up what *turns* used; *models* are those of their sessions."""
+    """Sum the usage of *turns* by day, session and agent; *models* are the models of their sessions."""
     found: dict[tuple[int, str, str], tuple[int, Usage]] = {}
     for turn in turns:
         if turn.summary is not None and turn.ended_at is not None:
@@ -84,7 +85,7 @@ def usage_by_day(turns: Iterable[TurnRecord], models: Mapping[str, str]) -> list
 
 
 def journal_texts(first: bytes, entries: tuple[port.JournalEntry, ...]) -> list[bytes]:
-    """Return everything in a journal that could name a blob."""
+    """Return all data in a journal that could refer to a blob."""
     return [first, *(entry.body for entry in entries)]
 
 
@@ -92,12 +93,12 @@ def journal_texts(first: bytes, entries: tuple[port.JournalEntry, ...]) -> list[
 
 
 def head_order(head: SessionHead) -> tuple[int, str]:
-    """Sort sessions by last use; in lists the latest is first."""
+    """Return the sort key of a session: by last use, then id. Lists are in descending order."""
     return head.updated_at, head.session_id
 
 
 def parent_of(head: SessionHead) -> str | None:
-    """Return the id of the session that made this one."""
+    """Return the id of the parent session, if there is one."""
     return None if head.charter is None else head.charter.parent_session_id
 
 
@@ -112,7 +113,7 @@ def head_at(
     state: str | None,
     usage: tuple[UsageEntry, ...] = (),
 ) -> SessionHead:
-    """Return *head* with its leaf where *branch* has it, as of *now_ms*, with *usage* added to its ledger."""
+    """Return *head* with its leaf at *branch*, used at *now_ms*, with *usage* added to its ledger."""
     return _replace(
         head,
         leaf=branch.leaf,
@@ -127,7 +128,7 @@ def head_at(
 
 
 def used(head: SessionHead, now_ms: int, usage: tuple[UsageEntry, ...] = ()) -> SessionHead:
-    """Return *head* as of its use at *now_ms*, with *usage* added to its ledger."""
+    """Return *head* with *now_ms* as its last use, and with *usage* added to its ledger."""
     ledger = add_to_ledger(head.usage, usage) if usage else head.usage
     return _replace(head, updated_at=now_ms, usage=ledger)
 
@@ -135,7 +136,7 @@ def used(head: SessionHead, now_ms: int, usage: tuple[UsageEntry, ...] = ()) -> 
 def forked(
     head: SessionHead, new_id: str, branch: Branch, now_ms: int, charter: SessionCharter | None
 ) -> SessionHead:
-    """Return the head of a fork of *head* that stands at *branch*. Usage and notes stay with the original."""
+    """Return the head of a fork of *head* at *branch*. Usage and notes are not copied."""
     return _replace(
         head_at(head, branch, now_ms, head.state),
         session_id=new_id,
@@ -154,12 +155,12 @@ def described(head: SessionHead, **description: Unpack[port.Description]) -> Ses
 
 
 def described_as(head: SessionHead, like: SessionHead) -> SessionHead:
-    """Return *head* with the description of *like*; the settings for code stay."""
+    """Return *head* with the description of *like*, but its own settings for code."""
     return described(head, agent=like.agent, model=like.model, host=like.host, metadata=like.metadata)
 
 
 def require_same_session(found: SessionHead, new: SessionHead) -> None:
-    """Raise `SessionExists` unless a session that is made again was made with the same charter."""
+    """Raise `SessionExists` unless the existing session was created with the same charter."""
     if new.charter is None or found.charter != new.charter:
         raise errors.SessionExists(new.session_id)
 
@@ -177,7 +178,7 @@ def require_at_rest(session_id: str, owner: str | None, open_turn: str | None) -
 
 
 def may_be_pruned(head: SessionHead, request: port.PruneRequest, *, idle: bool, running: bool) -> bool:
-    """Whether a session goes by age: unused for long and idle, or past its `expires_at` and not running."""
+    """Return whether a session is deleted by age: idle and long unused, or expired and not running."""
     expires_at = None if head.code is None else head.code.expires_at
     if request.now_ms is not None and expires_at is not None and expires_at <= request.now_ms:
         return not running
@@ -188,12 +189,15 @@ def may_be_pruned(head: SessionHead, request: port.PruneRequest, *, idle: bool, 
 
 
 def is_free(owner: str | None, until_ms: int, now_ms: int, is_dead: IsDead) -> bool:
-    """Whether no live owner has a lease that ends at *until_ms*. *now_ms* is the time that leases go by."""
+    """Return whether a lease until *until_ms* has no live owner.
+
+    *now_ms* is the time of the leases' clock.
+    """
     return owner is None or until_ms <= now_ms or is_dead(owner)
 
 
 def lease_time(claimant: port.Claimant) -> int:
-    """Return the time that the claimant's lease goes by."""
+    """Return the claimant's current time on the clock of leases."""
     return claimant.now_ms if claimant.lease_now_ms is None else claimant.lease_now_ms
 
 
@@ -203,7 +207,7 @@ def lease_for(session_id: str, claimant: port.Claimant, fence: int) -> port.Leas
 
 
 def seen_clock(known: tuple[int, int] | None, offset_ms: int) -> port.SeenClock:
-    """Return what an offset means, given the lease offset and the last one; small shifts count as none."""
+    """Compare an offset with the known lease offset and last offset; small shifts count as none."""
     lease_offset_ms, seen_ms = known or (offset_ms, offset_ms)
     shift_ms = offset_ms - seen_ms
     return port.SeenClock(
@@ -240,7 +244,7 @@ def ended(record: TurnRecord, summary: TurnSummary, now_ms: int) -> TurnRecord:
 
 
 def require_same_input(record: TurnRecord, turn: port.NewTurn) -> None:
-    """Raise `IdempotencyConflict` if *turn* has the key of *record*'s turn and another input."""
+    """Raise `IdempotencyConflict` if *turn* has the idempotency key of *record* but another input."""
     if record.input_digest != turn.input_digest:
         raise errors.IdempotencyConflict(turn.idempotency_key or "")
 
@@ -248,7 +252,10 @@ def require_same_input(record: TurnRecord, turn: port.NewTurn) -> None:
 def refuse_second_turn(
     record: TurnRecord, owner: str | None, free: bool
 ) -> errors.SessionBusy | errors.TurnUnfinished:
-    """Return why no turn can begin beside the unfinished *record*. *free*: no live owner has the lease."""
+    """Return the error for a turn that cannot begin because of the unfinished *record*.
+
+    *free* means that no live owner has the lease.
+    """
     if record.state is not TurnState.WAITING and not free:
         return errors.SessionBusy(record.session_id, owner or "")
     waits = record.state is TurnState.WAITING
@@ -264,14 +271,14 @@ def require_takeable(turn_id: str, record: TurnRecord | None, owner: str | None,
 
 
 def can_continue(record: TurnRecord, *, free: bool, wait_over: bool) -> bool:
-    """Whether no process runs an unfinished turn and there is something to do for it."""
+    """Return whether an unfinished turn, which no process runs, can be resumed now."""
     if record.state is TurnState.RUNNING:
         return free
     return record.cancel_requested or wait_over
 
 
 def refuse_commit(commit: port.TurnCommit, cancelled: bool, injected: bool) -> port.CommitRefused | None:
-    """Return why a turn may not finish now. Any other end is never refused."""
+    """Return why a turn may not finish now; None if it may. Other outcomes are never refused."""
     if not isinstance(commit.summary.outcome, Finished):
         return None
     if cancelled:
@@ -280,15 +287,15 @@ def refuse_commit(commit: port.TurnCommit, cancelled: bool, injected: bool) -> p
 
 
 def already_journaled(turn_id: str, *keys: str) -> errors.StaleState:
-    """Return the error for entries of which the journal has one or more."""
-    return errors.StaleState(f"the journal of turn {turn_id} has {' or '.join(map(repr, keys))} already")
+    """Return the error for entries of which the journal already has one or more."""
+    return errors.StaleState(f"the journal of turn {turn_id} already has {' or '.join(map(repr, keys))}")
 
 
 # Inputs and blobs
 
 
 def input_content(item: port.QueuedInput) -> bytes:
-    """Return the digest of what makes two inputs of one id the same. It is stored, so it must not change."""
+    """Return the digest of an input's content. It is stored, so this function must never change."""
     return hashlib.sha256(_pack((item.session_id, item.kind, _encode(item.message)))).digest()[:16]
 
 
@@ -299,7 +306,7 @@ def require_same_content(item: port.QueuedInput, known: bytes) -> None:
 
 
 def blob_digests(text: bytes) -> list[bytes]:
-    """Return what may be the digest of a blob in *text*; a blob stays while any text names it."""
+    """Return everything in *text* that may be the digest of a blob; a blob is kept while a text names it."""
     found: list[bytes] = []
     digits = text.translate(_HEX)
     at = digits.find(_ZEROS)
@@ -314,7 +321,7 @@ def blob_digests(text: bytes) -> list[bytes]:
 
 
 def approval_order(approval: Approval) -> tuple[int, str, int, str]:
-    """Sort approvals oldest first; calls made at once in the order of the code."""
+    """Return the sort key of an approval: oldest first, concurrent calls in the order of the code."""
     return approval.requested_at, approval.run_id, approval.call_id, approval.approval_id
 
 
@@ -323,9 +330,9 @@ def already_requested(approval_id: str) -> errors.StaleState:
 
 
 def decided(approval: Approval, decision: Decision, *, now_ms: int, edited_digest: str | None) -> Approval:
-    """Return *approval* after *decision*. Only a yes can bring arguments of its own.
+    """Return *approval* after *decision*. Only an approval can replace the arguments.
 
-    Raises `ApprovalAlreadyDecided` if it is not pending. Past `expires_at` it expires, whatever was decided.
+    Raise `ApprovalAlreadyDecided` if it is not pending. After `expires_at` it expires, whatever the decision.
     """
     if approval.state != ApprovalState.PENDING:
         raise errors.ApprovalAlreadyDecided(approval.approval_id, approval.state)
@@ -349,7 +356,7 @@ def decided(approval: Approval, decision: Decision, *, now_ms: int, edited_diges
 
 
 def expired(approval: Approval, now_ms: int) -> Approval:
-    """Return the approval as it stands at *now_ms*; the same object if it has not expired."""
+    """Return the approval with its state at *now_ms*; the same object if it has not expired."""
     if approval.state != ApprovalState.PENDING or now_ms < approval.expires_at:
         return approval
     return _replace(approval, state=ApprovalState.EXPIRED, decided_at=now_ms)
@@ -363,7 +370,7 @@ def cancelled(approval: Approval) -> Approval:
 
 
 def approval_is_old(approval: Approval, before_ms: int) -> bool:
-    """Whether a record of a decision can go by age; its turn must have ended."""
+    """Return whether a decided approval is old enough to be deleted; its turn must have ended."""
     decided_at = approval.decided_at or approval.requested_at
     return approval.state != ApprovalState.PENDING and decided_at < before_ms
 
@@ -372,7 +379,7 @@ def approval_is_old(approval: Approval, before_ms: int) -> bool:
 
 
 def answer_of(approval: Approval) -> WaitOutcome | None:
-    """Return what a decision means to the call that waits for it; None while there is none."""
+    """Return the outcome of a decision for the waiting call; None while it is pending."""
     match approval.state:
         case ApprovalState.PENDING:
             return None
@@ -392,7 +399,7 @@ def answer_of(approval: Approval) -> WaitOutcome | None:
 def outcome_of(
     wait: Wait, now_ms: int, *, approval: Approval | None, completion: WaitOutcome | None
 ) -> WaitOutcome | None:
-    """Return how a wait ended, by its answer or by its time; None while it has not."""
+    """Return the outcome of a wait, by its answer or its due time; None while it is open."""
     if completion is not None:
         return completion
     if approval is not None:
@@ -403,7 +410,7 @@ def outcome_of(
 
 
 def waited_for(record: TurnRecord, saved: tuple[Wait, ...]) -> tuple[Wait, ...]:
-    """Return the waits that a waiting turn continues after: those of its outcome, or else all *saved*."""
+    """Return the waits that can resume a waiting turn: those of its outcome, or all *saved* ones."""
     outcome = None if record.summary is None else record.summary.outcome
     return outcome.waits if isinstance(outcome, Waiting) and outcome.waits else saved
 
@@ -417,20 +424,20 @@ def turn_of_token(token: str) -> str:
 
 
 def require_completable(token: str, wait: Wait | None, completion: WaitOutcome | None, now_ms: int) -> None:
-    """Raise `TokenAlreadyUsed` if the completion came before, or the time of its wait is over."""
+    """Raise `TokenAlreadyUsed` if the call was already completed, or its wait has expired."""
     if completion is not None or (wait is not None and now_ms >= wait.due_at):
         raise errors.TokenAlreadyUsed(token)
 
 
 def moved_along(wait: Wait, shift_ms: int) -> Wait:
-    """Return the wait after the time of day was set by *shift_ms*; an approval keeps the time people know."""
+    """Return the wait after the system clock was set by *shift_ms*; an approval keeps its announced time."""
     if wait.kind == "approval":
         return wait
     return _replace(wait, due_at=max(0, wait.due_at + shift_ms))
 
 
 def record_moved_along(record: TurnRecord, shift_ms: int) -> TurnRecord:
-    """Return the record with the waits of its outcome moved along; the same object if it has none."""
+    """Return the record with the waits of its outcome shifted; the same object if it has none."""
     summary = record.summary
     if summary is None or not isinstance(summary.outcome, Waiting):
         return record
@@ -444,19 +451,19 @@ TaskChange = Callable[[TaskRecord], TaskRecord]
 
 
 class PlacedTask(NamedTuple):
-    """A task, and its place among those of the same time."""
+    """A task, and its position among tasks of the same time."""
 
     record: TaskRecord
     seq: int
 
 
 def task_order(placed: PlacedTask) -> tuple[int, int]:
-    """Sort tasks oldest first. A task keeps its place when it changes and when it moves."""
+    """Return the sort key of a task: oldest first. A task keeps its position when it changes or moves."""
     return placed.record.created_at, placed.seq
 
 
 def changed_task(record: TaskRecord, change: TaskChange) -> TaskRecord:
-    """Return what *change* makes of a task: nothing if the task is over, and never another task."""
+    """Apply *change* to a task; do nothing if it has ended, and raise if the change would replace its id."""
     if record.state.is_terminal:
         return record
     after = change(record)
@@ -470,18 +477,18 @@ def moved_task(record: TaskRecord, to_id: str, now_ms: int) -> TaskRecord:
 
 
 def require_room(there: TaskRecord | None) -> None:
-    """Raise `TaskExists` if a task that is not over has the id."""
+    """Raise `TaskExists` if a live task has the id."""
     if there is not None and not there.state.is_terminal:
         raise errors.TaskExists(there.session_id, there.id)
 
 
 def due_at(trigger: Trigger) -> int | None:
-    """Return when the trigger's source occurs by itself; None if it does not."""
+    """Return the trigger's next scheduled time; None if it has none."""
     return trigger.next_at if trigger.enabled else None
 
 
 def moves_on(stored: Trigger | None, advance: Trigger) -> bool:
-    """Whether *advance* is the stored trigger later, or done: no slow process undoes another's change."""
+    """Return whether *advance* only moves the stored trigger forward, so that no change is undone."""
     if stored is None or (due := due_at(stored)) is None:
         return False
     seen = _replace(stored, next_at=advance.next_at, enabled=advance.enabled)
@@ -490,22 +497,24 @@ def moves_on(stored: Trigger | None, advance: Trigger) -> bool:
 
 # States of plugins and tools
 #
-# A state belongs to the node that was the leaf when it was written, and remembers the state that held before.
-# So the states that led to a session's present one are a line along its path, on which depth alone tells
-# which one held at a node; where paths branch, lines do. A head names the end of its session's line. A
-# segment names the state at its end as it was appended, so the line of an abandoned branch is found again.
+# A state belongs to the node that was the leaf when it was written, and refers to the previous state. So the
+# states that led to a session's current one form a line along its path, and the depth of a node determines
+# which of them was current there. Where paths branch, lines branch. A head refers to the end of its session's
+# line. A segment refers to the state at its end when it was appended, so that the line of an abandoned branch
+# is found.
 #
-# 1. The state that a session itself wrote last at a node holds for it there. Otherwise the line that passes
-#    by decides. So no session gets a state that another wrote on shared history after the two had parted.
-# 2. A state that is missing was pruned; its line begins after it.
-# 3. A state is needed while a head or a segment names it, while it is the last that a session wrote at a node
-#    that still exists, and while it is the one before a needed state whose node still exists.
+# 1. For a session, the current state at a node is the last one that it wrote there itself, or else the one
+#    given by the line through the node. So no session gets a state that another wrote on shared history after
+#    a fork.
+# 2. A missing state was pruned; its line begins after it.
+# 3. A state is needed while a head or a segment refers to it, while it is the last that a session wrote at a
+#    node that still exists, and while it precedes a needed state and its own node still exists.
 
 _STATE_PREFIX: Final = "state_"
 
 
 class StatePlace(NamedTuple):
-    """A state without its body: who wrote it, what held before, and where. `depth` is that of its node."""
+    """A state without its body: its session, the previous state, and its node, which has this `depth`."""
 
     session: int | str
     previous: int | None
@@ -514,11 +523,11 @@ class StatePlace(NamedTuple):
 
 
 FindState = Callable[[int], StatePlace | None]
-"""The place of a state, if it is there."""
+"""Returns the place of a state, or None if it was pruned."""
 
 
 class Spot(NamedTuple):
-    """A node that a session can reach; `own` tells that its segment has the session's name on it."""
+    """A node that a session can reach; `own` means that the session itself appended its segment."""
 
     node: str
     depth: int
@@ -532,7 +541,7 @@ def state_id(key: int | None) -> str | None:
 
 
 def state_key(name: str | None) -> int | None:
-    """The number that `state_id` made the name of; None for any other name."""
+    """Return the number that `state_id` converted to *name*; None for any other name."""
     if name is None or not name.startswith(_STATE_PREFIX):
         return None
     number = name[len(_STATE_PREFIX) :]
@@ -540,10 +549,10 @@ def state_key(name: str | None) -> int | None:
 
 
 def held_at(find: FindState, end: int | None, spot: Spot) -> int | None:
-    """The state that held at a node, for the session whose line ends with *end*.
+    """Return the state that was current at a node, for the session whose line ends with *end*.
 
-    The session's own line knows best, if it passes by. For a node of the session's own it may be on another
-    branch; then the segment knows.
+    It is found on the session's own line if that passes the node. A node that the session appended may be on
+    another branch; then its segment refers to the state.
     """
     found = _held(find, end, spot.depth)
     place = None if found is None else find(found)
@@ -553,7 +562,7 @@ def held_at(find: FindState, end: int | None, spot: Spot) -> int | None:
 
 
 def _held(find: FindState, end: int | None, depth: int) -> int | None:
-    """The last state of a line that is not deeper than *depth*."""
+    """Return the last state of a line that is not deeper than *depth*."""
     while end is not None and (place := find(end)) is not None:
         if place.depth <= depth:
             return end
@@ -562,7 +571,7 @@ def _held(find: FindState, end: int | None, depth: int) -> int | None:
 
 
 def states_around(find: FindState, end: int | None, segment_id: str) -> port.TurnStates:
-    """Return the states before and after a segment that was written when *end* held at its end."""
+    """Return the states before and after a segment, at whose end the state *end* was current."""
     place, before = None if end is None else find(end), end
     if place is not None and place.node is not None and split_node_id(place.node)[0] == segment_id:
         before = place.previous
@@ -570,7 +579,7 @@ def states_around(find: FindState, end: int | None, segment_id: str) -> port.Tur
 
 
 def before_leaf(find: FindState, state: str | None, leaf: str | None) -> int | None:
-    """Return what holds before a new state at *leaf*: a *state* that is there already leaves the line."""
+    """Return the predecessor of a new state at *leaf*, which replaces a *state* already written there."""
     key = state_key(state)
     place = None if key is None else find(key)
     return place.previous if place is not None and place.node == leaf else key
@@ -582,7 +591,7 @@ def needed_states(
     sessions: Collection[int | str],
     segments: Collection[str],
 ) -> set[int]:
-    """The states that must stay. *named* are those of heads and segments; the others are still there."""
+    """Return the states that are still needed. *named* are those that heads and segments refer to."""
     last = {(it.session, it.node): key for key, it in sorted(places.items()) if it.session in sessions}
     own = (key for (_, node), key in last.items() if node is not None and _is_there(node, segments))
     kept: set[int] = set()

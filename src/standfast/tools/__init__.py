@@ -1,4 +1,4 @@
-"""Capabilities: how they are declared, registered and called."""
+"""Capabilities: their declaration, registration and execution."""
 
 from standfast.tools.decorator import Tool, as_registered, collect_tools, tool
 from standfast.tools.dispatch import Dispatcher

@@ -1,4 +1,4 @@
-"""Constraints and descriptions in annotations, translated to what msgspec checks and describes.
+"""Translation of constraints and descriptions in annotations to `msgspec.Meta`.
 
 msgspec reads `msgspec.Meta` in `Annotated` and ignores everything else. `checked_type` rewrites a type so
 that pydantic's `Field`, `annotated_types`, `Annotated[T, "text"]` and `Doc` become `Meta`, also in
@@ -6,9 +6,9 @@ lists, dicts, unions, aliases, and in the fields of dataclasses, TypedDicts, Nam
 whose fields carry such metadata is replaced by a *shadow*: a class of the same shape that is checked and
 described in its place. The caller builds the values themselves with the original type.
 
-What cannot be honoured is refused when the type is read (`InvalidArgument`), never ignored. A type that needs
-no rewriting is returned as it is, so that callers can tell by identity. No package is imported here: metadata
-is recognised by the attributes that its package documents.
+A constraint that cannot be honoured is refused with `InvalidArgument` when the type is read, never ignored. A
+type that needs no rewriting is returned unchanged, so that callers can compare by identity. No package is
+imported here: metadata is recognized by its documented attributes.
 
 Not here: pydantic models. They check and describe themselves, custom validators included.
 """
@@ -49,13 +49,13 @@ def checked_type(type_: Any) -> Any:
 
 
 def checked_types(types_: Sequence[Any]) -> list[Any]:
-    """Do the same for several types that are described together."""
+    """Translate several types together, like `checked_type`."""
     translation = _Translation()
     return [translation.rewritten(type_) for type_ in types_]
 
 
 def field_default(default: Any) -> tuple[Any, dict[str, Any]]:
-    """Split a parameter's default into the metadata of `= Field(...)` and its default, or how to make it."""
+    """Split a default of the form `Field(...)` into its metadata and the actual default or factory."""
     if not _is_field_info(default):
         return None, {"default": default}
     if default.default_factory is not None:
@@ -65,7 +65,7 @@ def field_default(default: Any) -> tuple[Any, dict[str, Any]]:
 
 
 class _Translation:
-    """The translation of some annotations. Classes are translated once; `_open` are those under way."""
+    """The translation of some annotations. Each class is translated once; `_open` are those in progress."""
 
     def __init__(self) -> None:
         self._shadows: dict[Any, Any] = {}
@@ -98,7 +98,7 @@ class _Translation:
         return origin[after[0] if len(after) == 1 else after]
 
     def _unless_same(self, alias: Any, meant: Any) -> Any:
-        if alias in self._open:  # an alias that names itself, such as that of any JSON value
+        if alias in self._open:  # a recursive alias, such as that of a JSON value
             return alias
         self._open.add(alias)
         made = self.rewritten(meant)
@@ -153,9 +153,9 @@ def _fields_of(cls: type) -> dict[str, Any] | None:
 
 
 def _shadow_of(cls: type, fields: dict[str, Any]) -> Any:
-    """Make a class of the same shape as *cls* with these field types."""
+    """Create a class of the same shape as *cls*, with these field types."""
     doc = cls.__doc__
-    if doc is not None:  # dataclasses and structs make one up
+    if doc is not None:  # dataclasses and structs would generate one
         doc = None if doc.startswith(f"{cls.__name__}(") else inspect.cleandoc(doc)
     namespace = {"__doc__": doc}
     if typing.is_typeddict(cls):
@@ -270,7 +270,7 @@ def _constraints_of(meta: Any) -> dict[str, Any]:
 
 
 def _merged(metadata: Iterable[Any]) -> dict[str, Any]:
-    """Join constraints; of two bounds of a kind the stricter one stays, of two descriptions the later one."""
+    """Merge constraints: keep the stricter of two bounds of a kind, and the later of two descriptions."""
     found: dict[str, Any] = {}
     for name, value in (item for one in metadata for item in _constraints_of(one).items()):
         before = found.get(name)
@@ -298,7 +298,7 @@ _HARMLESS: Final[dict[str, Callable[[Any], bool]]] = {
 
 
 def _from_attributes(meta: Any) -> dict[str, Any] | None:
-    """Read metadata that says everything in its attributes; None if one of them cannot be honoured."""
+    """Return the constraints in the attributes of metadata; None if one of them cannot be honoured."""
     slots = getattr(type(meta), "__slots__", ()) or getattr(type(meta), "__dataclass_fields__", ())
     names = [*getattr(meta, "__dict__", {}), *([slots] if isinstance(slots, str) else slots)]
     found: dict[str, Any] = {}
@@ -343,7 +343,7 @@ def _from_field_info(info: Any) -> dict[str, Any]:
 
 
 def _with(type_: Any, constraints: dict[str, Any]) -> Any:
-    """Annotate *type_*, or the members of a union that a constraint is about."""
+    """Annotate *type_*, or those members of a union to which a constraint applies."""
     if not constraints:
         return type_
     if _is_union(type_):
@@ -375,11 +375,11 @@ def _concerns(constraint: str, member: Any) -> bool:
 
 
 def _made(constraints: dict[str, Any]) -> msgspec.Meta:
-    """Make the `Meta`; of an open and a closed bound on one side the stricter one stays."""
+    """Create the `Meta`; of an open and a closed bound on the same side, keep the stricter one."""
     chosen = dict(constraints)
     for name, value in constraints.items():
         if name in _NUMERIC and isinstance(value, float) and value.is_integer():
-            chosen[name] = int(value)  # msgspec takes no float for a bound of an integer
+            chosen[name] = int(value)  # msgspec accepts no float as the bound of an integer
     for open_, closed, stricter in (("gt", "ge", max), ("lt", "le", min)):
         if open_ in chosen and closed in chosen:
             keeps_open = stricter(chosen[open_], chosen[closed]) == chosen[open_]

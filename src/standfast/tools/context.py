@@ -26,13 +26,13 @@ Deps_co = TypeVar("Deps_co", covariant=True)
 DEFAULT_COMPLETION_S: Final = 24 * 3600.0
 
 MAX_TEXT_CHARS: Final = 65_536
-"""The most that the model reads beside the value of one result, or beside those of a cell's calls."""
+"""The maximum length of the texts that the model reads in addition to the value of a result, or of a cell."""
 
 _NOTE_CHARS: Final = 64
 
 
 class AsksModel(Protocol):
-    """Asks the session's model for a text."""
+    """A function that requests text from the session's model."""
 
     async def __call__(
         self,
@@ -45,10 +45,10 @@ class AsksModel(Protocol):
 
 
 class Attachments(Protocol):
-    """What a call's result has besides its value: bytes, stored by their digest, and texts.
+    """Additions to a call's result: bytes, stored under their digest, and texts.
 
-    The model sees the bytes that are `shown`: images, for the most part, since not every model takes other
-    media. It reads the texts after the value, which code gets without them.
+    The model sees the bytes that are `shown`; these are mostly images, since not every model accepts other
+    media. It reads the texts after the value; code gets only the value.
     """
 
     def keep(
@@ -61,7 +61,7 @@ class Attachments(Protocol):
 
 
 class Triggers(Protocol):
-    """The triggers of the runtime, as a call may use them."""
+    """The triggers of the runtime, for use within a call."""
 
     @property
     def sources(self) -> Mapping[str, str]:
@@ -76,7 +76,7 @@ class Triggers(Protocol):
 
 
 class _NoTurn:
-    """Attachments and triggers where there are none."""
+    """The `Attachments` and `Triggers` of a call outside of a turn: every method raises."""
 
     sources: Mapping[str, str] = {}
 
@@ -113,7 +113,7 @@ def cut_texts(texts: Sequence[str], room: int = MAX_TEXT_CHARS) -> tuple[str, ..
 
 
 def drop_report(kind: str, body: Json) -> None:
-    """Drop an event: there is no turn around the call."""
+    """Drop an event, because the call is not part of a turn."""
 
 
 class PersonAnswer(msgspec.Struct, frozen=True):
@@ -130,12 +130,12 @@ class PersonAnswer(msgspec.Struct, frozen=True):
 
 
 class RunContext(msgspec.Struct, Generic[Deps_co], frozen=True):
-    """One call, seen from inside its tool.
+    """The context of one call, for its tool.
 
-    `idempotency_key` is the same for every execution of this call, also by another process after a crash:
-    pass it to the system you call. `deps` are the dependencies the agent runs with. `host` offers the
-    runtime's services, `attachments` adds bytes and texts to the result, and `triggers` reports occurrences;
-    outside of an agent's turn their methods raise `ServiceUnavailable`.
+    `idempotency_key` is the same for every execution of this call, even by another process after a crash:
+    pass it to the external system. `deps` are the dependencies of the turn. `host` offers the runtime's
+    services, `attachments` adds bytes and texts to the result, and `triggers` reports occurrences; outside of
+    an agent's turn their methods raise `ServiceUnavailable`.
     """
 
     deps: Deps_co
@@ -154,12 +154,12 @@ class RunContext(msgspec.Struct, Generic[Deps_co], frozen=True):
     attachments: Attachments = NO_TURN
     triggers: Triggers = NO_TURN
     answer: PersonAnswer | None = None
-    """The answer to the question that this call asked with `AskPerson`, in the execution that follows it."""
+    """The answer to this call's `AskPerson` question, in the execution that follows the question."""
     report: Callable[[str, Json], None] = drop_report
     """Show an event of this call to the observers of the session: `ctx.report("progress", {"done": 3})`."""
 
     def __repr__(self) -> str:
-        """Return the call's ids: the token is a secret, and the services are not values."""
+        """Return only the call's ids, because the token is secret and services have no useful `repr`."""
         shown = ("deps", "session_id", "turn_id", "call_id", "attempt", "idempotency_key", "answer")
         return f"RunContext({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
@@ -171,9 +171,9 @@ class RunContext(msgspec.Struct, Generic[Deps_co], frozen=True):
         source: str = "tool",
         output_schema: dict[str, Any] | None = None,
     ) -> str:
-        """Ask the session's model for a text; its usage is charged to *source* in the session's ledger."""
+        """Request text from the session's model; the usage is charged to *source* in the session's ledger."""
         if self.model is None:
-            raise InvalidArgument("a model can be asked only within an agent's turn")
+            raise InvalidArgument("a model can be called only within an agent's turn")
         messages = [UserMessage(content=prompt)] if isinstance(prompt, str) else prompt
         return await self.model(
             messages, instructions=instructions, source=source, output_schema=output_schema
@@ -187,26 +187,29 @@ class RunContext(msgspec.Struct, Generic[Deps_co], frozen=True):
 
 
 class CompleteLater(msgspec.Struct, frozen=True):
-    """Returned by a tool: the result comes from outside, under *token*. After `expires_in_s` it fails."""
+    """Returned by a tool whose result is delivered later, under *token*.
+
+    After `expires_in_s` the call fails.
+    """
 
     token: str
     expires_in_s: float = DEFAULT_COMPLETION_S
 
 
 class CompleteAfter(msgspec.Struct, frozen=True):
-    """Returned by a tool: the result is *value*, once the time has passed. No worker waits for it."""
+    """Returned by a tool whose result is *value* after a time. The turn parks and occupies no worker."""
 
     seconds: float
     value: Json = None
 
 
 class AskPerson(msgspec.Struct, frozen=True):
-    """Returned by a tool: ask a person, then execute the call again with the answer as `ctx.answer`.
+    """Returned by a tool to ask a person; then the call is executed again with the answer as `ctx.answer`.
 
-    The question is an approval request with `message` as its reason. An approval carries the answer, which
-    must fit the JSON Schema of an object, *answer*; a denial ends the call, unless the question is
-    *declinable*: then the call is executed again after a denial too. No worker waits for it. *state* is kept
-    with the question for the execution that follows.
+    The question is an approval request with `message` as its reason. An approval contains the answer, which
+    must match *answer*, the JSON Schema of an object. A denial ends the call, unless the question is
+    *declinable*: then the call is executed again after a denial too. The turn parks and occupies no worker.
+    *state* is stored with the question for the execution that follows.
     """
 
     message: str
@@ -216,7 +219,7 @@ class AskPerson(msgspec.Struct, frozen=True):
 
 
 class ContinueAs(msgspec.Struct, frozen=True):
-    """Returned by a tool: the turn ends here; *task* is taken up in a new frame that begins with *seed*."""
+    """Returned by a tool to end the turn and continue with *task* in a new frame that begins with *seed*."""
 
     task: str
     seed: tuple[UserMessage, ...] = msgspec.field(default_factory=tuple)
@@ -226,11 +229,11 @@ class ContinueAs(msgspec.Struct, frozen=True):
 _LATER: Final = (CompleteLater, CompleteAfter, AskPerson, ContinueAs)
 
 Later = CompleteLater | CompleteAfter | AskPerson | ContinueAs
-"""What a tool returns instead of a value. Only turns understand it; in the sandbox it is no JSON."""
+"""A deferred result, which a tool returns instead of a value. Only agents' turns support it."""
 
 
 def without_later(annotation: Any) -> Any:
-    """A return annotation without the answers that are not values."""
+    """Return a return annotation without the types of deferred results."""
     if annotation in _LATER:
         return Any
     if get_origin(annotation) not in (Union, UnionType):

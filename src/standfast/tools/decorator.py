@@ -1,4 +1,4 @@
-"""`@tool`: a plain function becomes a capability."""
+"""The decorator `@tool`, which makes a function a capability."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Tool(Generic[Function_co, Needs_co]):
 
 
 class ToolMethod(Generic[P, R]):
-    """A method that is also a capability of the object it belongs to. Its contract is made once, for all."""
+    """A method that is also a capability of its object. Its contract is built once per class."""
 
     def __init__(self, function: Callable[P, R], registered: RegisteredTool) -> None:
         functools.update_wrapper(self, function)
@@ -75,7 +75,7 @@ class ToolMethod(Generic[P, R]):
 
     @property
     def registered(self) -> RegisteredTool:
-        """The tool whose handler is the method of this very object."""
+        """The tool whose handler is this object's bound method."""
         return self._registered.with_handler(types.MethodType(self.function, self._instance))
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -95,7 +95,7 @@ class PlainFunction(Protocol):
 
 
 AnyTool = Union[Tool[Any, Callable[[Deps], None]], RegisteredTool, PlainFunction, ToolSource]  # noqa: UP007
-"""A tool for an agent whose deps are `Deps`, in any of the forms users have it in."""
+"""A tool for an agent whose deps are `Deps`, in any form that users may pass."""
 
 
 class ToolDecorator(Protocol):
@@ -139,32 +139,32 @@ def tool(
     expose_errors: bool = True,
 ) -> ToolDecorator: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
-    """Make a capability of a typed function.
+    """Make a typed function a capability.
 
     The schema comes from the annotations, the description and the parameters' descriptions from the
     docstring. A function whose `side_effect` is not declared counts as one on an external system;
     `idempotent` is true by default only for `none` and `read`.
 
     Args:
-        name: the name guest code calls it by; the function's own if not given.
-        description: instead of the docstring's first part.
+        name: the name of the tool; by default the function's own.
+        description: the description of the tool; by default the first part of the docstring.
         side_effect: none, read, write, network, database or external_system.
         approval: "none", "manual", or `auto_approval("rule")`.
-        idempotent: whether a second run with the same arguments changes nothing.
-        limits: `CapabilityLimits`, enforced on the host's side.
-        isolate: run the function in a worker process, so that it can crash or exit alone.
-        on_interrupted: what becomes of a call that is not idempotent and whose process died while it ran.
-            "report" tells the model that it was interrupted, "ask" asks a person whether to run it again,
-            "retry" runs it again: your word that this is safe.
-        on_timeout: the same for a call that exceeds its time-out, whose outcome is unknown; "retry" runs it
+        idempotent: whether a second call with the same arguments changes nothing.
+        limits: `CapabilityLimits`, enforced by the host.
+        isolate: run the function in a worker process, so that it can crash or exit without harm.
+        on_interrupted: what happens to a call that is not idempotent and whose process died while it ran.
+            "report" reports the interruption to the model, "ask" asks a person whether to run it again,
+            "retry" runs it again; choose it only if that is safe.
+        on_timeout: the same for a call that exceeds its timeout, whose outcome is unknown; "retry" runs it
             again at most twice.
-        loop: the event loop that an `async` function runs on. "own" is a loop on a thread of its own:
-            whatever the function does, its time limit holds and nothing else waits. "runtime" is the loop
-            that the runtime runs on, for functions that use objects bound to that loop, such as a connection
-            pool of the application; if such a function blocks, every session waits.
+        loop: the event loop that an `async` function runs on. "own" is a loop on a thread of its own, so that
+            a function that blocks is still timed out and delays nothing else. "runtime" is the runtime's
+            loop, for functions that use objects bound to that loop, such as a connection pool of the
+            application; if such a function blocks, every session waits.
         expose_errors: whether the model and guest code see the message of an exception that the function
-            raises. If not, they see only that the call failed, and its number; the log and the record of the
-            call have the rest.
+            raises. If not, they see only that the call failed, and its number; the details are in the log and
+            in the record of the call.
     """
     if function is not None:
         return _tool_of(function, options)
@@ -199,7 +199,7 @@ def _make(
     **others: Any,
 ) -> Tool[Any, Any]:
     if not callable(function) or not hasattr(function, "__name__"):
-        raise InvalidArgument(f"@tool needs a function, not {function!r}")
+        raise InvalidArgument(f"@tool needs a function, got {function!r}")
     called = name or function.__name__
     signature = read_signature(function, called)
     try:
@@ -247,7 +247,7 @@ def _make(
 
 
 def as_registered(candidate: object) -> RegisteredTool:
-    """Accept a tool in any of the forms users have it in."""
+    """Return the tool that *candidate* is, in any form that users may pass."""
     if isinstance(candidate, RegisteredTool):
         return candidate
     if isinstance(candidate, (Tool, ToolMethod)):
@@ -259,18 +259,18 @@ def as_registered(candidate: object) -> RegisteredTool:
 
 
 def built_in(*made: Tool[Any, Any]) -> list[RegisteredTool]:
-    """The tools that ship with Standfast, under one owner."""
+    """Return built-in tools, with Standfast as their owner."""
     return [msgspec.structs.replace(each.registered, owner="standfast built-in") for each in made]
 
 
 def collect_tools(namespace: Iterable[object]) -> list[RegisteredTool]:
-    """The decorated tools among some values, such as a module's."""
+    """Return the decorated tools among some values, such as those of a module."""
     found = {id(value): value.registered for value in namespace if isinstance(value, Tool)}
     return list(found.values())
 
 
 def checked_approval(value: ApprovalPolicy, name: str) -> ApprovalPolicy:
-    """Return an approval policy; raise `InvalidArgument` if it is unknown, or its rule is no expression."""
+    """Return an approval policy; raise `InvalidArgument` if it is unknown or its rule is invalid."""
     try:
         policy: ApprovalPolicy = msgspec.convert(msgspec.to_builtins(value), ApprovalPolicy)
     except (msgspec.ValidationError, TypeError):

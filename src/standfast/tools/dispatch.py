@@ -1,4 +1,4 @@
-"""The steps that every call of a capability takes, from native tool use and from guest code.
+"""The dispatcher: the steps of every call of a capability, whether made natively or by guest code.
 
 Theory of operation
 -------------------
@@ -6,19 +6,19 @@ A call passes these steps::
 
     input validated → request size → rate → approval → concurrency → intent → execute → response → record
 
-`admit_tool` does everything up to the approval and answers with a value: the call is admitted, waits for a
-person, or has failed already. `start` does the rest and posts the outcome to an inbox. A slot of
-`concurrency` is taken only after the approval, so a person's absence blocks no call.
+`admit_tool` performs the steps up to the approval and returns a value: the call is admitted, waits for a
+person, or has already failed. `start` performs the rest and posts the outcome to an inbox. A slot of
+`concurrency` is taken only after the approval, so that a call that waits for a person does not block others.
 
 Rules
 -----
 1. Anything a tool raises or returns becomes a `SettledCall`.
-2. `timeout_ms` holds whatever the tool does, in real time. A handler runs on a thread of its own, an async
-   one with an event loop of its own, so one that blocks delays nothing else. A thread that does not come back
-   is left behind; what it returns later is dropped. Only a tool that is declared with `loop="runtime"` runs
-   on the runtime's loop; if it blocks, everything waits, and it has timed out once it is over.
-3. An effect that is not idempotent is journaled before it happens. One that was journaled by a process
-   that died is never run again: it settles as INTERRUPTED.
+2. `timeout_ms` is enforced in real time, whatever the tool does. A handler runs on a thread of its own, an
+   async one with an event loop of its own, so a handler that blocks delays nothing else. A thread that does
+   not return is abandoned, and its later result is dropped. Only a tool declared with `loop="runtime"` runs
+   on the runtime's loop; if it blocks, everything waits, and its timeout takes effect only when it returns.
+3. An effect that is not idempotent is journaled before it happens. If the process dies after that, the effect
+   is never run again: it settles as INTERRUPTED.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from standfast.tools.threads import DaemonThreads
 
 
 class CallSlots:
-    """Grants a number of slots, in order; giving one back starts the next in line."""
+    """A fixed number of slots, granted in order; releasing one starts the next call in line."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -59,7 +59,7 @@ class CallSlots:
         self._lock = threading.Lock()
 
     def take(self, granted: Callable[[], None]) -> bool:
-        """Take a slot. If there is none, return False; the thread that gives one back calls *granted*."""
+        """Take a slot. If none is free, return False; the thread that releases one calls *granted* later."""
         with self._lock:
             if self._free == 0:
                 self._queue.append(granted)
@@ -91,7 +91,7 @@ class RunningCall:
         self._task: LoopJob[Any] | asyncio.Task[Any] | None = None
 
     def finish(self, value: object, error: BaseException | None) -> Then | None:
-        """Post the outcome of the handler, unless the call was abandoned; return what wakes the receiver."""
+        """Post the handler's outcome, unless it was abandoned; return a function that wakes the receiver."""
         if not self._end():
             return None
         if self._task is not None and isinstance(error, asyncio.CancelledError):
@@ -99,7 +99,7 @@ class RunningCall:
         return self.inbox.put(Arrived(self, value, error))
 
     def abandon(self) -> bool:
-        """Give the handler up and drop its outcome. Return False if it had finished."""
+        """Abandon the handler and drop its outcome; return False if it has already finished."""
         ended = self._end()
         task = self._task
         if not ended or task is None:
@@ -119,7 +119,7 @@ class RunningCall:
 
 
 def invoke(call: Admitted) -> Any:
-    """Call the handler and return its result, of an async tool an awaitable."""
+    """Call the handler and return its result, which for an async tool is an awaitable."""
     bound = call.bound
     if call.tool.isolate:
         return call.tool.handler(*bound.args, timeout_ms=call.timeout_ms)
@@ -138,9 +138,9 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 class CallListener(Protocol):
-    """Receives `Arrived`, and the `RunningCall` itself if it had to wait for a slot; a queue can be one.
+    """A receiver of `Arrived`, and of the `RunningCall` if it had to wait for a slot. A queue can be one.
 
-    `put` may return what wakes the receiver: the handler's thread calls it when it can take other work.
+    `put` may return a function that wakes the receiver; the handler's thread calls it once it is free.
     """
 
     def put(self, item: Any, /) -> Then | None: ...
@@ -176,9 +176,9 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._own_loop = LoopThread()
         self.home: asyncio.AbstractEventLoop | None = None
-        """The runtime's loop, for tools with `loop="runtime"`. Without one they share a loop made here."""
+        """The runtime's loop, for tools with `loop="runtime"`. Without it, they share a loop created here."""
         self.traced = False
-        """Whether a trace is kept: spans of an async handler are then parts of its call's span."""
+        """Whether tracing is on; then spans of an async handler are children of its call's span."""
 
     def close(self) -> None:
         self._own_loop.close()
@@ -193,7 +193,7 @@ class Dispatcher:
         if isinstance(admitted, SettledCall):
             return admitted
         rate_per_min, policy = tool.capability.limits.rate_per_min, tool.capability.approval_policy
-        if rate_per_min is not None:  # an approved call was counted when it was asked for
+        if rate_per_min is not None:  # an approved call was counted when it was requested
             try:
                 self._check_rate(tool.name, rate_per_min)
             except StandfastError as error:
@@ -216,7 +216,7 @@ class Dispatcher:
     def check(
         self, tool: RegisteredTool, args: object, kwargs: object, *, session_id: str, call_id: int
     ) -> Admitted | SettledCall:
-        """Check that the arguments are JSON, fit the schema and the request size; also after an edit."""
+        """Check that the arguments are JSON and within the schema and request limit; also after an edit."""
         digest, limit = "", tool.capability.limits.max_request_bytes
         try:
             try:
@@ -236,13 +236,13 @@ class Dispatcher:
         return Admitted(tool, context, bound, session_id, call_id, digest, timeout_ms=timeout_ms)
 
     def timeout_ms(self, tool: RegisteredTool) -> int:
-        """How long a call of *tool* may take here."""
+        """Return the timeout of a call of *tool*."""
         return tool.capability.limits.timeout_ms or self._default_timeout_ms
 
     def start(self, call: Admitted, inbox: CallListener) -> RunningCall:
         """Begin an admitted call; *inbox* gets its outcome."""
         running = RunningCall(call, inbox)
-        # The thread that gives back a slot may be another call's, so the context is taken here.
+        # The thread that releases a slot may belong to another call, so the context is copied here.
         context = contextvars.copy_context() if call.tool.async_mode else None
         slots = self._slots.get(call.tool.digest)
         if slots is None:
@@ -254,14 +254,14 @@ class Dispatcher:
         return running
 
     def expire(self, running: RunningCall) -> SettledCall | None:
-        """Settle a call that is past its time; None if it still has some, or has just finished."""
+        """Settle a call whose timeout has expired; None if it has time left, or has just finished."""
         left = self.seconds_left(running)
         if left is None or left > 0 or not running.abandon():
             return None
         return settle_timed_out(running.call)
 
     def seconds_left(self, running: RunningCall) -> float | None:
-        """How long the handler may still take; None while it waits for a slot."""
+        """Return how long the handler may still take; None while the call waits for a slot."""
         deadline = running.deadline
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
@@ -269,7 +269,7 @@ class Dispatcher:
         """Run the handler: a plain function on a thread, a coroutine function on a loop."""
         call = running.call
         running._slots = slots
-        if running._finished.locked():  # given up while it waited
+        if running._finished.locked():  # abandoned while it waited
             slots.give_back()
             return
         running.started = time.monotonic()
@@ -284,7 +284,7 @@ class Dispatcher:
                     context.run(_enter_span, call)
                 job = running._task = LoopJob(partial(invoke, call), running.finish, context)
                 self._loops.start(job)
-        except (RuntimeError, OSError) as error:  # no thread is to be had
+        except (RuntimeError, OSError) as error:  # no thread can be started
             _wake(running.finish(None, error))
 
     def _launch_waiting(
@@ -301,7 +301,7 @@ class Dispatcher:
         async def body() -> None:
             if self.traced:
                 _enter_span(call)
-            # Every exception stays in here: SystemExit would end the loop and everything else on it.
+            # Catch every exception: SystemExit would end the loop and everything else on it.
             value, error = None, None
             try:
                 described = f"tool {call.tool.name}() of session {call.session_id}, call {call.call_id},"
@@ -313,12 +313,12 @@ class Dispatcher:
                 error = raised
             if self.seconds_left(running):
                 _wake(running.finish(value, error))
-            # else it has blocked the loop past its deadline; the caller finds it late
+            # otherwise it has blocked the loop past its deadline, and the caller times it out
 
         def begin() -> None:
             task = loop.create_task(body(), context=context)
             running._task = task
-            if running._finished.locked():  # given up in between
+            if running._finished.locked():  # abandoned in the meantime
                 task.cancel()
 
         if loop is asyncio._get_running_loop():

@@ -1,4 +1,4 @@
-"""What a docstring says about a function and its parameters (Google, NumPy and Sphinx styles)."""
+"""Reads the description of a function and its parameters from a docstring (Google, NumPy or Sphinx style)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_docstring(function: Callable[..., Any]) -> Docs:
     text = inspect.getdoc(function) or ""
     if not _HAS_SECTIONS.search(text):
         return Docs(description=text.strip())
-    # griffe is imported only here: it costs more than the rest of the package together.
+    # griffe is imported only here: importing it takes longer than the rest of the package together.
     from griffe import Docstring, DocstringSectionKind, parse_auto
 
     # The types are in the signature, which griffe does not see here; its warnings would be noise.

@@ -1,15 +1,16 @@
-"""`@tool(isolate=True)`: the function runs in a process of its own and can crash, exit or hang alone.
+"""`@tool(isolate=True)`: runs the function in a process of its own, where it can crash or hang safely.
 
-A call takes an idle worker process or starts one, sends the arguments as JSON and waits for the answer. A
-worker that answered is kept for the next call, so a module is loaded once and its globals last as long as
-the worker. One that is late, dies or answers too much is killed together with what it started.
+A call takes an idle worker process or starts one, sends the arguments as JSON and waits for the response. A
+worker that responded is kept for the next call, so a module is loaded once and its globals last as long as
+the worker. A worker that times out, dies or returns too much is killed together with the processes it
+started.
 
 Rules
 -----
 1. Only JSON crosses the pipe. Nothing is unpickled; exceptions are rebuilt by name from a fixed list.
-2. A worker serves one call at a time, and ends with its host.
-3. A function that another process could not find is refused when it is decorated.
-4. An answer carries the nonce of its request. A worker that has sent anything else is ended.
+2. A worker serves one call at a time, and ends with its host process.
+3. A function that another process could not import is refused when it is decorated.
+4. A response contains the nonce of its request. A worker that sends anything else is killed.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`code` for a failure with a code of its own, else `type` is the name of the exception's class."""
+    """A failure in a worker: `code` if it has an error code, otherwise `type`, the exception's class name."""
 
     message: str
     code: str | None = None
@@ -80,7 +81,7 @@ class ProcessAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def isolated(tool: RegisteredTool) -> RegisteredTool:
-    """Return *tool* with a handler that runs it in a worker process; raise if that could not find it."""
+    """Return *tool* with a handler that runs it in a worker process; raise if that could not import it."""
     function = inspect.unwrap(tool.handler)
     qualname = getattr(function, "__qualname__", "<unknown>")
     names = getattr(function, "__globals__", {})
@@ -104,11 +105,11 @@ def isolated(tool: RegisteredTool) -> RegisteredTool:
 
 
 class _Died(Exception):
-    """The worker's pipe ended before its answer did."""
+    """The worker's pipe was closed before its response was complete."""
 
 
 class _TooLarge(Exception):
-    """The answer is longer than any that could be accepted."""
+    """The response is larger than the limit."""
 
 
 class _Workers:
@@ -135,7 +136,7 @@ class _Workers:
             data = worker.ask(msgspec.json.encode(request), max_bytes, deadline)
             answer = msgspec.json.decode(data, type=ProcessAnswer)
             if answer.nonce != nonce:
-                raise msgspec.DecodeError("the answer is not one to the request")
+                raise msgspec.DecodeError("the response does not belong to the request")
         except BaseException as error:
             status = worker.end(deadline if isinstance(error, _Died) else 0)
             self._explain(error, status, timeout_ms)
@@ -185,7 +186,7 @@ class _Workers:
 
 
 class _Worker:
-    """One worker process and the pipes to it, which never block longer than a deadline."""
+    """One worker process and the pipes to it, which never block past a deadline."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -203,13 +204,13 @@ class _Worker:
             os.set_blocking(fd, False)
 
     def usable(self) -> bool:
-        """Whether it is alive, silent, and ours: a fork of the host must not share its workers."""
+        """Whether the worker is alive, idle and started by this process, not by one that forked it."""
         poll = select.poll()
         poll.register(self._out, select.POLLIN)
         return self._host_pid == os.getpid() and self._process.poll() is None and not poll.poll(0)
 
     def ask(self, data: bytes, max_bytes: int, deadline: float) -> bytes:
-        """Send one frame and return the frame that answers it."""
+        """Send one frame and return the response frame."""
         view = memoryview(HEADER.pack(len(data)) + data)
         try:
             while view:
@@ -224,7 +225,7 @@ class _Worker:
         return self._read(size, deadline)
 
     def end(self, wait_until: float = 0) -> str:
-        """Kill the process and what it started, and say how it ended. One that ends by itself may do so."""
+        """Kill the process and its descendants, unless it ends before *wait_until*; return its status."""
         if self._host_pid != os.getpid():
             return "unknown"
         if wait_until:

@@ -1,10 +1,10 @@
-"""The process that an isolated tool runs in; the other side is `standfast.tools.isolation`.
+"""The worker process in which an isolated tool runs; the host's side is `standfast.tools.isolation`.
 
 Frames are four bytes of length (big-endian) and JSON. A request names a function by file and qualified name
-and carries the call's arguments; the answer is `{"value": …}` or `{"error": {…}}`, with the nonce of the
-request. The pipes are moved away from descriptors 0 and 1 before any foreign code is loaded, so that neither
-`print` nor `input` meets them. A thread waits for the end of the request pipe, which is the end of the host,
-and ends the process with it.
+and contains the call's arguments; the response is `{"value": …}` or `{"error": {…}}`, with the nonce of the
+request. The pipes are moved away from descriptors 0 and 1 before any user code is loaded, so that `print` and
+`input` do not use them. A thread waits for the end of the request pipe, which means that the host has died,
+and then ends the process.
 """
 
 from __future__ import annotations
@@ -97,16 +97,16 @@ def _find(target: Target) -> tuple[Callable[..., Any], Signature]:
     if found.registered.digest != target.digest or found.registered.signature is None:
         raise ToolError(
             Code.TOOL_ERROR,
-            f"{target.file} now has another {target.qualname} than the one that was registered",
-            hint="restart, so that the contract is read again",
+            f"{target.qualname} in {target.file} has changed since it was registered",
+            hint="restart the program, so that the contract is read again",
         )
     return found.function, found.registered.signature
 
 
 def _load(target: Target) -> ModuleType:
-    """Import by name if the name leads to the same file, else load the file itself."""
+    """Import the module by name if that finds the same file; otherwise load the file itself."""
     origin = None
-    with contextlib.suppress(Exception):  # a parent package that cannot be imported, or that is no package
+    with contextlib.suppress(Exception):  # a parent that cannot be imported or is not a package
         spec = importlib.util.find_spec(target.module)
         origin = None if spec is None else spec.origin
         if origin is not None and not os.path.samefile(origin, target.file):

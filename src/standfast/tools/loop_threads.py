@@ -4,22 +4,22 @@ Theory of operation
 -------------------
 A coroutine that calls `time.sleep`, computes for a second or waits for a lock blocks the loop that it runs
 on. So the code of tools and plugins does not run on the runtime's loop: each coroutine gets a thread with a
-loop of its own. Threads are daemons, are made on demand, and serve again; the one that was last at work is
-the next to work.
+loop of its own. Threads are daemons, are created on demand and reused; the most recently used one is taken
+first.
 
-A coroutine takes its first step as a task of a loop that does not run yet. Most end there: they have waited
-for nothing and left nothing on the loop, so the next one uses it. Otherwise the loop runs now, and ends with
-its coroutine, as under `asyncio.run`: tasks that are left are cancelled, async generators are closed. No two
-coroutines ever wait on one loop by accident, so an object that is bound to a loop fails at its second use,
-always, instead of now and then.
+A coroutine takes its first step as a task of a loop that is not running yet. Most coroutines end there: they
+have awaited nothing and left nothing on the loop, so the next coroutine can use it. Otherwise the loop is run
+now, and closed with its coroutine, as by `asyncio.run`: remaining tasks are cancelled and async generators
+closed. Two coroutines never share a running loop by accident, so using an object bound to another loop fails
+always, not just occasionally.
 
 Rules
 -----
-1. The outcome of a coroutine is reported once, from its thread, before the loop is tidied up. What wakes the
-   receiver comes last: a thread that has woken another has to wait for the interpreter's lock.
-2. Nothing that the coroutine raises ends the thread, `SystemExit` included.
-3. A thread that does not come back is left behind; `cancel` tells its coroutine to stop and does not wait.
-4. When no thread or loop can be made, work waits for a thread that becomes free.
+1. The outcome of a coroutine is reported once, from its thread, before the loop is cleaned up. The receiver
+   is woken last, because a thread that has woken another has to wait for the GIL.
+2. No exception of the coroutine ends the thread, not even `SystemExit`.
+3. A thread that does not return is abandoned; `cancel` cancels its coroutine and does not wait.
+4. If no thread or loop can be created, work waits until a thread becomes free.
 5. `at_home`: a service of the runtime runs on the runtime's loop, with the caller's context variables. A
    cancellation of either side reaches the other. On the runtime's loop it is a plain await.
 """
@@ -79,14 +79,14 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
             try:
                 loop.run_forever()
                 return
-            except (SystemExit, KeyboardInterrupt):  # raised by a task, whose awaiter gets it too
+            except (SystemExit, KeyboardInterrupt):  # raised by a task; its awaiter gets it too
                 continue
     finally:
         loop.close()
 
 
 async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    """End what is under way, then the loop. A task that will not be cancelled keeps its daemon thread."""
+    """Cancel all tasks, then stop the loop. A task that ignores its cancellation keeps its daemon thread."""
     tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
     for task in tasks:
         task.cancel()
@@ -123,7 +123,7 @@ async def at_home(
 
 
 def homed(home: asyncio.AbstractEventLoop, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-    """Return *function* as a function that can be awaited on any loop."""
+    """Return a wrapper of *function* that can be awaited on any loop and runs on *home*."""
 
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:
         return await at_home(home, function, *args, **kwargs)
@@ -147,7 +147,7 @@ class HomeIterator(Generic[T]):
         async def take() -> list[T]:
             async for item in self._items:
                 return [item]
-            return []  # no future takes a StopAsyncIteration
+            return []  # a future cannot have a StopAsyncIteration
 
         found = await at_home(self._home, take)
         if not found:
@@ -163,16 +163,16 @@ class HomeIterator(Generic[T]):
 Work = Callable[[], Awaitable[T]]
 Then = Callable[[], object]
 Done = Callable[[T | None, BaseException | None], Then | None]
-"""Takes the value of a coroutine, or its exception, on the coroutine's thread; must not raise.
+"""Receives the value of a coroutine, or its exception, on the coroutine's thread; must not raise.
 
-It may return what wakes the receiver, which is called as soon as the thread can take other work.
+It may return a function that wakes the receiver, which is called as soon as the thread is free.
 """
 
 MAX_IDLE: Final = 16
 GRACE_S: Final = 0.1
-"""How long a caller that was cancelled waits for its coroutine to stop; less than hooks are waited for."""
+"""How long a cancelled caller waits for its coroutine to stop; shorter than the grace period of hooks."""
 _TIDY_S: Final = 1.0
-"""How long tasks that a coroutine has left get to stop."""
+"""How long the remaining tasks of a coroutine may take to stop."""
 
 
 class LoopJob(Generic[T]):
@@ -200,17 +200,17 @@ class LoopJob(Generic[T]):
         self._is_cancelled = False
         self._then: Then | None = None
         self.holds_wake_up = False
-        """Whether the receiver of a report is woken by `wake_receiver` and not before."""
+        """Whether the receiver of the report is woken only by `wake_receiver`."""
 
     def cancel(self) -> None:
         """Cancel the coroutine, from any thread. One that blocks stops when it next awaits."""
         self._must_stop = True
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # closed: it is over
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
                 self._loop.call_soon_threadsafe(self._cancel_task)
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        """Make the coroutine a task of *loop*. Called on the loop's thread."""
+        """Create a task of *loop* for the coroutine. Called on the loop's thread."""
         task = self._task = asyncio.Task(self.outcome(), loop=loop, context=self._context)
         self._loop = loop
         if self._must_stop:
@@ -218,7 +218,7 @@ class LoopJob(Generic[T]):
         return task
 
     async def outcome(self) -> None:
-        """Run the coroutine and report its value or exception; raise nothing."""
+        """Run the coroutine and report its value or exception. Never raises."""
         try:
             value = await self._work()
         except BaseException as error:
@@ -261,7 +261,7 @@ class LoopThreads:
         self._executor = _ThreadExecutor()
 
     def start(self, job: LoopJob[Any]) -> None:
-        """Run *job* on a thread that is free, or on a new one."""
+        """Run *job* on a free thread, or on a new one."""
         with self._lock:
             thread = self._idle.pop() if self._idle else self._make()
             if thread is None:
@@ -271,14 +271,14 @@ class LoopThreads:
         thread.jobs.put(job)
 
     async def run(self, work: Work[T]) -> T:
-        """Await *work* on a loop of its own. A cancellation reaches it, and is not delayed if it blocks."""
+        """Await *work* on a loop of its own. Cancelling cancels it, without delay even if it blocks."""
         future, report = outcome_here()
         job: LoopJob[T] = LoopJob(work, report)
         self.start(job)
         return await finished(job, future)
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Cancel what runs, let idle threads end, and wait up to *wait_s* seconds for the others."""
+        """Cancel all running work, end idle threads, and wait up to *wait_s* seconds for the others."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -293,7 +293,7 @@ class LoopThreads:
         self._executor.close()
 
     def free(self, thread: _LoopThread) -> None:
-        """Take back a thread that has finished its job, and give it the next one. End surplus threads."""
+        """Give a thread that has finished its job the next one, or mark it idle; end surplus threads."""
         with self._lock:
             self._busy.pop(thread, None)
             if self._waiting:
@@ -305,7 +305,7 @@ class LoopThreads:
                 self._idle.append(thread)
 
     def wait_again(self, thread: _LoopThread, job: LoopJob[Any]) -> bool:
-        """Put *job* back in the queue if another thread, which has a loop, will become free."""
+        """Put *job* back in the queue if another thread that has a loop will become free."""
         with self._lock:
             self._busy.pop(thread, None)
             others = any(one.loop is not None for one in (*self._busy, *self._idle))
@@ -340,7 +340,7 @@ _NO_HANDLE: Final = cast(asyncio.Handle, None)
 
 
 class _OwnLoop(asyncio.SelectorEventLoop):
-    """The loop of one thread. It takes the first step of a job without running: cycles are costly."""
+    """The loop of one thread. It takes the first step of a job without running, because cycles are costly."""
 
     _first: Callable[[], object] | None = None
     _is_beginning = False
@@ -349,7 +349,7 @@ class _OwnLoop(asyncio.SelectorEventLoop):
     """Whether something was scheduled on it since the job began, other than the job's first step."""
 
     def begin(self, job: LoopJob[Any]) -> asyncio.Task[None]:
-        """Make *job* a task and take its first step."""
+        """Create a task for *job* and take its first step."""
         self.is_used, self._is_beginning = False, True
         task = job.begin(self)
         assert self._first is not None
@@ -416,7 +416,7 @@ class _LoopThread:
             self.loop.close()
 
     def _run(self, job: LoopJob[Any]) -> bool:
-        """Run one job; False if this thread got no loop and has handed the job over."""
+        """Run one job; return False if this thread got no loop and has put the job back in the queue."""
         loop = self.loop
         if loop is None:
             try:
@@ -451,9 +451,9 @@ class _LoopThread:
 class SharedLoop:
     """Runs the coroutines of one owner on one loop, so that only one of them runs at a time.
 
-    The loop's thread is taken from *threads* when the first coroutine comes, and given back after the last.
-    A coroutine that blocks delays those of its owner only, and only until its caller gives it up: those that
-    come later then get another thread.
+    The loop's thread is taken from *threads* for the first coroutine, and returned after the last. A
+    coroutine that blocks delays only those of its owner, and only until its caller abandons it; later
+    coroutines then get another thread.
     """
 
     def __init__(self, threads: LoopThreads) -> None:
@@ -475,13 +475,13 @@ class SharedLoop:
         try:
             return await finished(job, future)
         finally:
-            if not future.done():  # that thread does not come back: use another from here on
+            if not future.done():  # that thread does not return: use another from now on
                 with self._lock:
                     if self._room is room:
                         self._room = None
 
     def _close(self, room: _Room) -> bool:
-        """End *room* unless more work has come."""
+        """End *room* unless more work has arrived."""
         with self._lock:
             if room.has_work:
                 return False
@@ -491,7 +491,7 @@ class SharedLoop:
 
 
 class _Room:
-    """A thread while it serves one owner: the first job on the spot, those that come meanwhile as tasks."""
+    """A thread while it serves one owner: it runs the first job directly, and later ones as tasks."""
 
     def __init__(self, first: LoopJob[Any], close: Callable[[_Room], bool]) -> None:
         self._first = first
@@ -507,10 +507,10 @@ class _Room:
         return bool(self._new or self._tasks)
 
     def take(self, job: LoopJob[Any]) -> bool:
-        """Add a job; the owner's lock is held. False if the loop is gone."""
+        """Add a job, with the owner's lock held; return False if the loop is closed."""
         self._new.append(job)
         if self._loop is None:
-            return True  # `_serve` finds it when it begins
+            return True  # `_serve` starts it when it begins
         try:
             self._loop.call_soon_threadsafe(self._begin_new)
         except RuntimeError:
@@ -548,12 +548,12 @@ class _Room:
 
 
 def outcome_here() -> tuple[asyncio.Future[Any], Done[Any]]:
-    """A future of the running loop, and the function that settles it from any thread."""
+    """Return a future of the running loop, and the function that settles it from any thread."""
     future: PromptFuture[Any] = PromptFuture()
     settle = settler(future)
 
     def report(value: Any, error: BaseException | None) -> None:
-        if isinstance(error, StopIteration):  # no future takes one
+        if isinstance(error, StopIteration):  # a future cannot have one
             error = RuntimeError(f"StopIteration: {error}")
         settle(value, error)
 
@@ -561,7 +561,10 @@ def outcome_here() -> tuple[asyncio.Future[Any], Done[Any]]:
 
 
 async def finished(job: LoopJob[T], future: asyncio.Future[T]) -> T:
-    """Await the outcome of *job*. If the caller is cancelled, so is the job, which gets a moment to stop."""
+    """Await the outcome of *job*.
+
+    If the caller is cancelled, cancel the job and wait a moment for it to stop.
+    """
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -575,7 +578,7 @@ async def finished(job: LoopJob[T], future: asyncio.Future[T]) -> T:
 
 
 class _ThreadExecutor(ThreadPoolExecutor):
-    """What `asyncio.to_thread` and name resolution use on these loops: daemon threads, as many as needed."""
+    """The default executor of these loops, for `asyncio.to_thread` and name resolution, on daemon threads."""
 
     def __init__(self) -> None:
         super().__init__(max_workers=1)
@@ -596,14 +599,14 @@ class _ThreadExecutor(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Do nothing: every loop that closes calls this, and the others still use the threads."""
+        """Do nothing: every loop that closes calls this, while other loops still use the threads."""
 
     def close(self) -> None:
         self._daemons.close()
 
 
 def _tidy(loop: asyncio.AbstractEventLoop) -> None:
-    """End the tasks and generators that a coroutine has left on its loop, and close the loop."""
+    """End the remaining tasks and generators of a coroutine's loop, and close the loop."""
     if loop.is_closed():
         return
     try:
@@ -621,11 +624,11 @@ def _tidy(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(loop.shutdown_asyncgens())
     except BaseException as error:  # a task that was left raised SystemExit, for instance
         loop.call_exception_handler(
-            {"message": "a tool's event loop could not be tidied up", "exception": error}
+            {"message": "a tool's event loop could not be cleaned up", "exception": error}
         )
     finally:
         loop.close()
 
 
 def _ignore(value: object, error: BaseException | None) -> None:
-    """Report to no one."""
+    """Ignore the outcome."""

@@ -1,9 +1,9 @@
-"""Loads a Python file by its path, such as `desk/tools.py`, with the imports that it makes.
+"""Loads a Python file by its path, such as `desk/tools.py`, so that its imports work.
 
-A file in a package (a directory with `__init__.py`) is loaded under its name in that package; the directory
-of any other file stands for a package of a name of its own. So relative imports reach the file's neighbours.
-`import neighbour` works in both cases, as it does for a script: directories are added at the end of
-`sys.path`, where a neighbour never hides an installed module.
+A file in a package (a directory with `__init__.py`) is loaded under its name in that package; for any other
+file, its directory is treated as a package with a generated name. So relative imports find neighbouring
+files. `import neighbour` works in both cases, as in a script: directories are appended to `sys.path`, where
+they never hide an installed module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import ModuleType
 
 
 def load_file(file: Path) -> ModuleType:
-    """Run the file as a module of its package and return that; raise `ImportError` if it cannot be."""
+    """Run the file as a module of its package and return the module; raise `ImportError` on failure."""
     file = file.absolute()
     package = _package_of(file)
     name = f"{package}.{file.stem}"
@@ -29,7 +29,7 @@ def load_file(file: Path) -> ModuleType:
 
 
 def _run(spec: ModuleSpec, before: ModuleType | None) -> ModuleType:
-    """Run a module; if that fails, the one of its name that was there before is there again."""
+    """Run a module; if that fails, restore the earlier module of the same name."""
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -45,9 +45,9 @@ def _run(spec: ModuleSpec, before: ModuleType | None) -> ModuleType:
 
 
 def _package_of(file: Path) -> str:
-    """The name of the package that the file is in; the package is imported, or made."""
+    """Import or create the package that the file is in, and return its name."""
     directory = file.parent
-    if not (directory / "__init__.py").is_file():  # make a package whose modules are the directory's files
+    if not (directory / "__init__.py").is_file():  # create a package whose modules are the directory's files
         name = f"standfast_files_{hashlib.sha256(str(directory).encode()).hexdigest()[:12]}"
         if name not in sys.modules:
             package = ModuleType(name)
@@ -66,10 +66,10 @@ def _package_of(file: Path) -> str:
 
 
 def _require_package(directory: Path) -> None:
-    """Import the package in *directory* under its name, wherever else `sys.path` finds one of that name."""
+    """Import the package in *directory* under its name, even if `sys.path` finds another of that name."""
     name = directory.name
     if not name.isidentifier():
-        raise ImportError(f"the directory {directory} has an __init__.py and no name that can be imported")
+        raise ImportError(f"the directory {directory} has an __init__.py, but its name cannot be imported")
     known = sys.modules.get(name)
     if known is None:
         spec = importlib.util.spec_from_file_location(

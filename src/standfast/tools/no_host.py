@@ -40,11 +40,11 @@ HARMLESS: Final = frozenset((
     "await_hidden_tasks", "unregister_background_task", "complete_background_task",
     "transition_background_task_live_state", "emit_trace_event",
 ))  # fmt: skip
-"""Methods that do nothing instead of failing where there is no service."""
+"""Methods that do nothing, instead of raising, if there is no service."""
 
 
 class NoHost:
-    """Has every method of the host, and none of its services."""
+    """A host without services: its methods raise `ServiceUnavailable` or do nothing."""
 
     __slots__ = ("_why",)
 

@@ -1,8 +1,8 @@
-"""A capability with its handler, the checks of its arguments and results, and calls before they run.
+"""A capability with its handler, the checks of its arguments and results, and admitted calls.
 
 A provider sends a tool's arguments as one JSON object. A contract whose schema is an array is therefore
-offered as an object with the list under `args`, and the list is taken out again before the call is checked:
-from there on a native call and one that code made are the same call, with the same digest.
+offered as an object with the list under `args`, and the list is extracted before the call is checked. From
+there on, a native call and a call by code are the same, with the same digest.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ ARGS: Final = "args"
 """The name under which a native call passes positional arguments."""
 
 OnInterrupted = Literal["report", "ask", "retry"]
-"""What becomes of a call that is not idempotent and was under way when its process died."""
+"""What happens to a call that is not idempotent and was running when its process died."""
 
 OnTimeout = Literal["report", "ask", "retry"]
-"""What becomes of a call that is not idempotent and exceeded its time-out."""
+"""What happens to a call that is not idempotent and exceeded its timeout."""
 
 ToolLoop = Literal["own", "runtime"]
 """Where an async tool runs: on a loop of its own, or on the runtime's, which it must never block."""
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """Checked arguments: what the handler takes, and the same by position and by name for rules."""
+    """Checked arguments: in the form that the handler takes, and by position and name for approval rules."""
 
     args: list[Any]
     kwargs: dict[str, Any]
@@ -50,23 +50,23 @@ def is_pydantic(type_: Any) -> bool:
 
 
 class _ReadsItself(type):
-    """msgspec asks whether what a hook made is an instance; only the type knows, and it made it."""
+    """A metaclass that makes `isinstance` true for any value, since msgspec checks what its hooks return."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return True
 
 
 class CustomType(metaclass=_ReadsItself):
-    """A type that msgspec does not know and that reads JSON by itself, as values of any type."""
+    """A type that msgspec does not know, which converts JSON itself, to values of any type."""
 
     @classmethod
     def from_json(cls, value: Json) -> Any:
-        """*value* as this type has it; `ValueError` if it does not fit."""
+        """Convert *value*; raise `ValueError` if it is not valid for this type."""
         raise NotImplementedError
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """The JSON Schema of what `from_json` takes, with definitions under `$defs`."""
+        """Return the JSON Schema of the values that `from_json` accepts, with definitions under `$defs`."""
         raise NotImplementedError
 
 
@@ -98,7 +98,7 @@ class Signature(msgspec.Struct, frozen=True):
     output_schema: dict[str, Any]
     takes_context: bool = False
     runs_code: bool = False
-    """Whether reading arguments or a result runs Python code of the types, which may block."""
+    """Whether converting arguments or a result runs Python code of the types, which may block."""
 
     def bind(self, args: list[Json], kwargs: dict[str, Json]) -> Bound:
         """Check the arguments of a call and convert them to the types of the function's annotations."""
@@ -131,7 +131,7 @@ class Signature(msgspec.Struct, frozen=True):
         return Bound(by_position, values, list(known.values()), known)
 
     def check_output(self, value: Json) -> None:
-        """Refuse a result that is not what the function says it returns."""
+        """Raise `InvalidArgument` if a result does not match the function's return annotation."""
         if not self.output_schema:
             return
         try:
@@ -167,7 +167,7 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     expose_errors: bool = True
     wants_context: bool = False
     name: str = ""
-    """The name in the contract; like the fields below it follows from the others and cannot be given."""
+    """The name in the contract. Like the fields below, it is derived and cannot be passed."""
     digest: str = ""
     takes_context: bool = False
     """Whether the handler's first parameter is a `RunContext`."""
@@ -197,7 +197,7 @@ class RegisteredTool(msgspec.Struct, frozen=True):
         owner: str = "",
         **options: Unpack[_Options],
     ) -> RegisteredTool:
-        """Make a tool from a contract and a function of the call's context, run in a thread."""
+        """Make a tool from a contract and a function of the call's context, which runs on a thread."""
         return cls(capability, handler, async_mode=False, owner=owner or owner_of(handler), **options)
 
     @classmethod
@@ -215,20 +215,20 @@ class RegisteredTool(msgspec.Struct, frozen=True):
         return cls(capability, handler, async_mode=True, owner=owner, loop=loop, **options)
 
     def with_handler(self, handler: Handler) -> RegisteredTool:
-        """The same contract, carried out by *handler*."""
+        """Return a tool with the same contract and another *handler*."""
         made = copy.copy(self)
         msgspec.structs.force_setattr(made, "handler", handler)
         return made
 
     def with_contract(self, **changes: Any) -> RegisteredTool:
-        """The same tool, with *changes* of its contract."""
+        """Return the tool with *changes* to its contract."""
         return msgspec.structs.replace(self, capability=msgspec.structs.replace(self.capability, **changes))
 
     def bind(self, context: ToolCallContext) -> Bound:
         """Check a call's arguments against the contract."""
         if self.signature is not None:
             bound = self.signature.bind(context.args, context.kwargs)
-            if self.isolate:  # the worker process converts the values; JSON is what crosses the pipe
+            if self.isolate:  # the worker process converts the values; only JSON crosses the pipe
                 return Bound([context], {}, bound.view_args, bound.view_kwargs)
             return bound
         named = check_against_schema(self.capability, context)
@@ -237,7 +237,7 @@ class RegisteredTool(msgspec.Struct, frozen=True):
         return Bound([context], {}, list(named.values()), named)
 
     def call(self, context: ToolCallContext) -> Any:
-        """Check the arguments and call the handler; of an async tool, what is to be awaited."""
+        """Check the arguments and call the handler; for an async tool, return an awaitable."""
         bound = self.bind(context)
         return self.handler(*bound.args, **bound.kwargs)
 
@@ -252,15 +252,15 @@ class RegisteredTool(msgspec.Struct, frozen=True):
 
 
 def owner_of(function: Callable[..., Any]) -> str:
-    """Where a handler was defined, for messages."""
+    """Return where a handler was defined, for messages."""
     module = getattr(function, "__module__", None) or "?"
     return f"{module}.{getattr(function, '__qualname__', repr(function))}"
 
 
 def check_against_schema(capability: Capability, context: ToolCallContext) -> dict[str, Json] | None:
-    """Check a call by the contract's JSON Schema: an array schema takes positions, an object schema names.
+    """Check a call against the contract's JSON Schema: positional arguments for an array, else named.
 
-    Returns the arguments by name, in the schema's order, if they have names.
+    Return the arguments by name, in the schema's order, if they have names.
     """
     if capability.input_schema.get("type") == "array":
         if context.kwargs:
@@ -283,7 +283,7 @@ def check_against_schema(capability: Capability, context: ToolCallContext) -> di
 
 
 def check_schema(schema: Json, what: str) -> None:
-    """Raise `InvalidArgument` unless *schema* is the JSON Schema of an object and complete in itself."""
+    """Raise `InvalidArgument` unless *schema* is the JSON Schema of an object without external references."""
     import jsonschema_rs
 
     if not isinstance(schema, dict) or schema.get("type") != "object":
@@ -293,7 +293,7 @@ def check_schema(schema: Json, what: str) -> None:
             raise InvalidArgument(f"{what}: its JSON Schema refers to another document")
         jsonschema_rs.validator_for(schema)
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{what}: its JSON Schema is wrong: {str(error)[:200]}") from None
+        raise InvalidArgument(f"{what}: its JSON Schema is invalid: {str(error)[:200]}") from None
 
 
 def refers_outside(schema: Json) -> bool:
@@ -321,17 +321,17 @@ def _is_foreign(key: str, reference: Json) -> bool:
 
 
 def validate_answer(schema: dict[str, Any], answer: Json, what: str = "the answer does not fit") -> None:
-    """Raise `InvalidArgument`, which begins with *what*, if *answer* does not fit its schema."""
+    """Raise `InvalidArgument`, with *what* at its beginning, if *answer* does not match its schema."""
     _validate(schema, answer, what)
 
 
 _MAX_VALIDATORS: Final = 1024
 _validators: Final[dict[int, tuple[dict[str, Any], Any]]] = {}
-"""Compiled schemas by identity, each with its schema, so that no other can get the same identity."""
+"""Compiled schemas by the `id()` of the schema, which is kept so that its `id()` is not reused."""
 
 
 def _validate(schema: dict[str, Any], value: Json, what: str) -> None:
-    import jsonschema_rs  # imported where a contract brings its own schema, and only there
+    import jsonschema_rs  # slow to import, and needed only for a contract with its own schema
 
     known = _validators.get(id(schema))
     if known is None:
@@ -346,12 +346,12 @@ def _validate(schema: dict[str, Any], value: Json, what: str) -> None:
 
 
 def is_positional(capability: Capability) -> bool:
-    """Whether the contract takes its arguments by position."""
+    """Return whether the contract takes its arguments by position."""
     return capability.input_schema.get("type") == "array"
 
 
 def native_contract(capability: Capability) -> Capability:
-    """The contract as it is offered to a model's provider: its schema is that of an object."""
+    """Return the contract in the form for a model's provider, whose schema is always that of an object."""
     if not is_positional(capability):
         return capability
     positions = {key: value for key, value in capability.input_schema.items() if key != "$defs"}
@@ -367,7 +367,7 @@ def native_contract(capability: Capability) -> Capability:
 
 
 def from_native(capability: Capability, arguments: dict[str, Json]) -> list[Json]:
-    """Take the arguments of a positional contract out of a native call's object."""
+    """Return the positional arguments in a native call's object."""
     args = arguments.get(ARGS, [])
     if not isinstance(args, list) or arguments.keys() - {ARGS}:
         raise InvalidArgument(

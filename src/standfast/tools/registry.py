@@ -1,22 +1,23 @@
-"""The tool registry: sources of tools, composed under unique ids and names.
+"""The tool registry: combines tool sources under unique ids and names.
 
 Theory of operation
 -------------------
 A source (`upsert`) is a provider under a name. The registry lists it once, cheaply; a tool's contract and
-handler are asked for when the tool is first needed. `generation` counts changes, so values derived from the
-tools can be found stale, and a change based on an old state is refused. The tools are in an immutable
-`ToolTable`; a change makes another and swaps it in under the lock.
+handler are requested when the tool is first needed. `generation` counts changes, so that stale derived values
+are detected and a change based on an old state is refused. The tools are in an immutable `ToolTable`; a
+change creates a new one and replaces the old one under the lock.
 
 A session's catalog starts from the registry's manifests and is narrowed in a fixed order: each plugin's
 contribution, then the session's overlay, then the session's authority. It holds no contracts.
 
 Rules
 -----
-1. A change happens as a whole or not at all.
-2. The generation rises by one with every upsert, removal and applied state, with every tool that is resolved
-   for the first time, and with every orphan that is bound again. Restoring adopts the state's own, a fork
-   keeps the same: what is cached by generation alone must be dropped when a state is restored.
-3. Providers are called outside the lock: a slow one delays only its own caller.
+1. A change is applied completely or not at all.
+2. The generation increases by one with every upsert, removal and applied state, with every tool that is
+   resolved for the first time, and with every orphan that is bound again. Restoring adopts the generation of
+   the state, and a fork keeps it, so values cached by generation alone must be dropped when a state is
+   restored.
+3. Providers are called outside the lock, so a slow provider delays only its own caller.
 4. Authority comes last and only narrows a catalog: it never restores a tool that a contributor hid or
    switched off. A hidden tool stays hidden; an availability may be set again by a later contributor.
 5. A searchable tool that the model has found is callable. A contribution to an unknown tool is ignored.
@@ -46,7 +47,7 @@ from standfast.tools.tool_table import Binding, StaticTools, ToolProvider, ToolS
 
 
 class CatalogTool(msgspec.Struct, frozen=True):
-    """One tool of a catalog; one that the model has `found` is callable instead of searchable."""
+    """One tool of a catalog. A searchable tool that the model has `found` is callable."""
 
     manifest: ToolManifest
     availability: ToolAvailability
@@ -57,7 +58,7 @@ class CatalogTool(msgspec.Struct, frozen=True):
         return self.manifest.name
 
     def project(self) -> dict[str, Any]:
-        """The tool as JSON."""
+        """Return the tool as JSON."""
         return {
             "id": self.manifest.id,
             "name": self.manifest.name,
@@ -75,7 +76,7 @@ class ToolCatalogContribution(msgspec.Struct, frozen=True):
 
     @property
     def out_of_reach(self) -> tuple[str, ...]:
-        """The names of the tools that this takes away from the model."""
+        """The names of the tools that this contribution removes from the model's reach."""
         off = {name for name, level in self.availability.items() if level == ToolAvailability.OFF}
         return tuple(sorted(self.hidden | off))
 
@@ -84,7 +85,7 @@ NO_CATALOG_OVERLAY: Final = ToolCatalogContribution()
 
 
 class ToolCatalog(msgspec.Struct, frozen=True, dict=True):
-    """The tools of one session, none of them off. What is derived from them is made once, on demand."""
+    """The tools of one session, none of them off. Derived values are computed once, on demand."""
 
     tools: tuple[CatalogTool, ...] = ()
 
@@ -138,11 +139,11 @@ class ToolCatalog(msgspec.Struct, frozen=True, dict=True):
         return any(tool.found or tool.availability == ToolAvailability.SEARCHABLE for tool in self.tools)
 
     def capabilities(self, resolve: Callable[[str], RegisteredTool]) -> list[Capability]:
-        """Return the contracts of the showcased tools, as *resolve* (a registry's `require`) gives them."""
+        """Return the contracts of the showcased tools, resolved by *resolve* (a registry's `require`)."""
         return [resolve(tool.name).capability for tool in self.showcased()]
 
     def project(self) -> list[dict[str, Any]]:
-        """Return the catalog as JSON, for the caller to change."""
+        """Return the catalog as a new list of JSON objects."""
         return [tool.copy() for tool in self._projection]
 
 
@@ -153,7 +154,7 @@ def resolve_catalog(
     access: SessionToolAccess,
     found: Set[str] = frozenset(),
 ) -> ToolCatalog:
-    """Make a session's catalog: contributions in order, overlay, authority; *found* are names of tools."""
+    """Build a session's catalog by applying contributions in order, then overlay, then authority."""
     listed = {manifest.name: manifest for manifest in manifests}
     levels = {name: manifest.availability for name, manifest in listed.items()}
     for contribution in (*contributions, overlay):
@@ -174,7 +175,7 @@ REGISTERED: Final = "registered"
 """The source of tools that are registered one by one."""
 
 CONTEXT: Final = "context"
-"""The source of the tools that a session's context lays over the others."""
+"""The source of the tools in the overlay of a session's context."""
 
 
 class ToolRegistry:
@@ -189,7 +190,7 @@ class ToolRegistry:
         self.table = ToolTable()
         """The same object as long as nothing has changed but which tools are resolved."""
         self.generation = 0
-        """How often the tools have changed; 0 of a registry that never had any."""
+        """How often the tools have changed; 0 for a registry that has never had any."""
         self._resolved: dict[Binding, RegisteredTool] = {}
         self._connected: dict[str, tuple[ToolSource, int]] = {}
         if given := list(tools):
@@ -198,7 +199,7 @@ class ToolRegistry:
     # Sources
 
     def register(self, tool: RegisteredTool) -> None:
-        """Add one tool; a name that is taken is refused with both owners named."""
+        """Add one tool; if its name is taken, raise an error that names both owners."""
         bindings = bindings_of(REGISTERED, StaticTools([tool]))
         with self._lock:
             entry = self.table.find(tool.name)
@@ -207,7 +208,7 @@ class ToolRegistry:
             self._commit(self.table.extend(REGISTERED, bindings), bindings)
 
     def upsert(self, source: str, provider: ToolProvider) -> int:
-        """Add a source, or list it anew: what it has no more becomes an orphan. Returns the generation."""
+        """Add a source, or list it again: tools it no longer has become orphans. Return the generation."""
         if not isinstance(source, str) or not source:
             raise InvalidArgument("a tool source needs a name")
         bindings = bindings_of(source, provider)
@@ -215,11 +216,11 @@ class ToolRegistry:
             return self._commit(self.table.rebind(source, bindings), bindings)
 
     def connect(self, source: ToolSource) -> None:
-        """Add a source that is listed by `refresh`, now and whenever its revision has changed."""
+        """Add a source and list it now; `refresh` lists it again whenever its revision has changed."""
         with self._lock:
             if source.source in self._connected or source.source in self.table.sources:
                 raise InvalidArgument(
-                    f"the tool source {source.source!r} is there twice", hint="give one of them another name"
+                    f"two tool sources are named {source.source!r}", hint="give one of them another name"
                 )
             self._connected = {**self._connected, source.source: (source, -1)}
 
@@ -230,7 +231,7 @@ class ToolRegistry:
         )
 
     def refresh(self) -> None:
-        """List the connected sources whose tools have changed. It asks them, which may block."""
+        """List the connected sources whose tools have changed. Calls the sources, which may block."""
         for name, (source, listed) in list(self._connected.items()):
             if source.revision == listed:
                 continue
@@ -245,7 +246,7 @@ class ToolRegistry:
         return [source for source, _ in self._connected.values()]
 
     def remove(self, source: str) -> int:
-        """Take a source away; returns the generation. Its tools are orphans until they are listed again."""
+        """Remove a source; return the generation. Its tools are orphans until they are listed again."""
         with self._lock:
             if source not in self.table.sources:
                 known = ", ".join(self.table.sources)
@@ -255,27 +256,27 @@ class ToolRegistry:
             return self._commit(self.table.remove(source))
 
     def sources(self) -> list[str]:
-        """The names of the sources, in the order they came."""
+        """The names of the sources, in the order in which they were added."""
         return list(self.table.sources)
 
     # Tools
 
     def get(self, name: str) -> RegisteredTool | None:
-        """Return the tool of this name, resolved by its source if need be; None if it is not there."""
+        """Return the tool of this name, resolved by its source if necessary; None if it does not exist."""
         entry = self.table.visible.get(name)
         if entry is None or entry.binding is None:
             return None
         return self._resolved.get(entry.binding) or self._tool_of(entry.binding)
 
-    resolve = get  # as providers call it
+    resolve = get  # the name in `ToolProvider`
 
     @property
     def is_static(self) -> bool:
-        """Whether no source has to be asked for its tools or whether they have changed."""
+        """Whether all tools are known without calling a source, now and later."""
         return not self._connected and not self.table.asks_sources
 
     def asks_source(self, name: str | None = None) -> bool:
-        """Whether `get(name)`, or for some name `get`, asks a source that may block."""
+        """Return whether `get(name)`, or `get` of some name if None, calls a source that may block."""
         if not self.table.asks_sources or name is None:
             return self.table.asks_sources
         entry = self.table.visible.get(name)
@@ -288,40 +289,41 @@ class ToolRegistry:
             return tool
         entry = self.table.find(name)
         if entry is not None and not entry.kept.member:
-            raise UnknownTool(
-                f"the tool {name!r} is not in the catalog", hint="it was taken out; put it back"
-            )
+            raise UnknownTool(f"the tool {name!r} is not in the catalog", hint="add it with set_members()")
         if entry is not None:
-            raise UnknownTool(f"the tool {name!r} is off", hint="give it another availability")
+            raise UnknownTool(f"the tool {name!r} is off", hint="set another availability")
         for kept in self.table.orphans.values():
             if kept.name == name:
                 raise ToolOrphaned(name, kept.source)
         raise UnknownTool(f"there is no tool {name!r}", hint=self.suggest(name))
 
     def suggest(self, name: str) -> str | None:
-        """A sentence that names the closest capabilities, if any is close."""
-        import difflib  # only mistakes need it
+        """Return a hint that names capabilities with similar names; None if there are none."""
+        import difflib  # needed only for unknown names
 
         close = difflib.get_close_matches(name, self.table.visible, n=3, cutoff=0.6)
         return f"did you mean {' or '.join(close)}?" if close else None
 
     def manifests(self) -> tuple[ToolManifest, ...]:
-        """What can be called, by name, each under the availability that holds. Resolves nothing."""
+        """Return the manifests of visible tools, with their effective availability. Resolves nothing."""
         return self.table.manifests
 
     def names(self) -> list[str]:
         return list(self.table.visible)
 
     def capabilities(self) -> list[Capability]:
-        """Every contract. Resolves what has not been."""
+        """Return every contract. Resolves tools that are not resolved yet."""
         return [tool.capability for tool in self]
 
     def digests(self) -> dict[str, str]:
-        """Name → contract digest of every capability. Resolves what has not been."""
+        """Return the contract digest of every capability, by name.
+
+        Resolves tools that are not resolved yet.
+        """
         return {tool.name: tool.digest for tool in self}
 
     def orphans(self) -> dict[str, ToolStateEntry]:
-        """The tools by id that are known, and that no source offers now."""
+        """Return the known tools that no source offers now, by id."""
         return dict(self.table.orphans)
 
     def __contains__(self, name: object) -> bool:
@@ -342,13 +344,13 @@ class ToolRegistry:
         return frozenset(self.table.found)
 
     def export_state(self) -> ToolState:
-        """What is known about every tool, orphans among them."""
+        """Return the settings of every known tool, including orphans."""
         with self._lock:
             table = self.table
             return ToolState(generation=self.generation, tools=dict(table.state), found=table.found)
 
     def apply_state(self, state: ToolState) -> int:
-        """Take over a changed state of this very generation; returns the new one."""
+        """Apply a state that is based on the current generation; return the new generation."""
         with self._lock:
             if state.generation != self.generation:
                 raise GenerationMismatch(expected=state.generation, actual=self.generation)
@@ -370,14 +372,14 @@ class ToolRegistry:
             return self.apply_state(self.export_state().with_availability(names, availability))
 
     def set_members(self, names: Sequence[str], member: bool) -> int:
-        """Put these tools into the catalog or take them out, all or none. Returns the generation."""
+        """Add these tools to the catalog or remove them, all or none. Return the generation."""
         with self._lock:
             return self.apply_state(self.export_state().with_members(names, member))
 
     # Copies
 
     def fork(self) -> ToolRegistry:
-        """The same tools at the same generation; from now on neither sees the other's changes."""
+        """Return an independent copy with the same tools and generation."""
         twin = ToolRegistry()
         with self._lock:
             twin.table, twin.generation = self.table, self.generation
@@ -388,9 +390,9 @@ class ToolRegistry:
     def compose_session_catalog(
         self, include_base_tools: bool, providers: Sequence[ToolProvider]
     ) -> ToolRegistry:
-        """A registry for one session: these tools or none, under those of the context's *providers*.
+        """Return a registry for one session: these tools or none, overlaid by those of *providers*.
 
-        A context's tool covers one with its id or name, also one that is off here or out of the catalog.
+        A provider's tool replaces one with the same id or name, even if that is off or not in the catalog.
         """
         bindings = [
             binding
@@ -409,14 +411,14 @@ class ToolRegistry:
     # Inside
 
     def _commit(self, table: ToolTable, bindings: Sequence[Binding] = ()) -> int:
-        """Swap a table in. The caller holds the lock."""
+        """Replace the table. The caller holds the lock."""
         self.generation += 1 + self.table.orphans_among(bindings)
         self.table = table
         self._resolved = {held: tool for held, tool in self._resolved.items() if table.holds(held)}
         return self.generation
 
     def _tool_of(self, binding: Binding) -> RegisteredTool:
-        """The tool behind a binding. Of two threads that resolve it at once, both get the first one's."""
+        """Return the tool of a binding. If two threads resolve it concurrently, both get the first result."""
         if (known := self._resolved.get(binding)) is not None:
             return known
         tool = binding.resolve()

@@ -1,10 +1,10 @@
-"""From a Python signature to a contract, and from JSON to the values a function expects.
+"""Derives a contract from a Python signature, and converts JSON to the values that a function expects.
 
 A function's parameters become one msgspec struct. Its JSON Schema is the contract's input schema, and
-decoding into it is the check, so that what is described and what is accepted agree. Constraints of other
-packages are translated first (`constraints.py`); where a class has some in its fields, `checks` is a struct
-with a shadow of that class, and the arguments have to fit both. pydantic models take part through hooks and
-are never imported unless a user's signature names one.
+arguments are checked by decoding into it, so that description and check always agree. Constraints of other
+packages are translated first (`constraints.py`). If a class has such constraints in its fields, `checks` is a
+struct with a shadow of that class, and the arguments have to match both. pydantic models are supported
+through hooks; pydantic is never imported unless a user's signature has a model.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def type_without_json(type_: Any) -> str | None:
         if isinstance(node, _BINARY):
             return type(node).__name__.removesuffix("Type").lower()
         if isinstance(node, msgspec.inspect.CustomType) and not hasattr(node.cls, "model_dump"):
-            with contextlib.suppress(TypeError):  # raised for a protocol that cannot be asked
+            with contextlib.suppress(TypeError):  # raised for a protocol that is not runtime_checkable
                 if not issubclass(node.cls, _JSON) and not any(issubclass(one, node.cls) for one in _JSON):
                     return node.cls.__name__
     return None
 
 
 def _nodes(*types_: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type | msgspec.inspect.Field]:
-    """Walk types and everything in them, fields of classes included; classes may refer to themselves."""
+    """Yield types and everything in them, including fields of classes, which may be recursive."""
     waiting: list[Any] = [*types_]
     seen: set[int] = set()
     while waiting:
@@ -73,17 +73,17 @@ _NOT_CONVERTED = (bytes, bytearray, memoryview)
 _NOT_READING = (
     "serialization", "metadata", "computed_fields", "config", "cls", "default", "expected", "members",
 )  # fmt: skip
-"""The parts of pydantic's core schema that run no code when a value is read."""
+"""The parts of pydantic's core schema that run no user code when a value is validated."""
 
 
 def read_signature(function: Callable[..., Any], name: str) -> Signature:
-    """Derive the contract of *function*; what cannot be described is refused here, not at the first call."""
+    """Derive the contract of *function*; raise now, not at the first call, if it cannot be described."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except Exception as error:
         raise InvalidArgument(
             f"the annotations of tool {name}() cannot be read: {error}",
-            hint="types named in annotations must be importable at module level",
+            hint="import the types in annotations at module level",
         ) from None
     docs = read_docstring(function)
     parameters = list(inspect.signature(function).parameters.values())
@@ -93,7 +93,7 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
     for parameter in parameters:
         if is_run_context(hints.get(parameter.name)):
             raise InvalidArgument(
-                f"{parameter.name} of tool {name}() is a RunContext, which only the first parameter can be"
+                f"{parameter.name} of tool {name}() is a RunContext, but only the first parameter can be one"
             )
     struct, checks, input_schema = _input_structs(
         [_field(one, hints, docs, name) for one in parameters], name
@@ -119,7 +119,7 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
 def _input_structs(
     fields: list[Any], name: str
 ) -> tuple[type[msgspec.Struct], type[msgspec.Struct] | None, dict[str, Any]]:
-    """Make the struct of the arguments, one that checks them if a class has a shadow, and their schema."""
+    """Return the struct of the arguments, a second one that checks them if needed, and their schema."""
     checked = _checked([field[1] for field in fields], f"a parameter of tool {name}()")
     try:
         described = _struct(
@@ -137,7 +137,7 @@ def _input_structs(
 
 
 def _output(annotation: Any, name: str) -> tuple[Any, dict[str, Any]]:
-    """Return the type of the result and its schema, which is empty if the type says nothing."""
+    """Return the type of the result and its schema, which is empty if any value is allowed."""
     (returns,) = _checked([without_later(annotation)], f"the result of tool {name}()")
     if (refused := type_without_json(returns)) is not None:
         raise InvalidArgument(
@@ -151,7 +151,7 @@ def _output(annotation: Any, name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def schema_of(type_: Any) -> dict[str, Any]:
-    """The JSON Schema of a type, its definitions under `$defs` at the root."""
+    """Return the JSON Schema of a type, with its definitions under `$defs` at the root."""
     (schema,), definitions = msgspec.json.schema_components(
         (checked_type(type_),), schema_hook=_custom_schema, ref_template="#/$defs/{name}"
     )
@@ -181,23 +181,23 @@ def schema_of(type_: Any) -> dict[str, Any]:
 
 
 def convert(value: Json, type_: Any) -> Any:
-    """JSON data as a value of *type_*; `msgspec.ValidationError` says where it does not fit."""
+    """Convert JSON data to *type_*; raise `msgspec.ValidationError`, with the location, if it is invalid."""
     if (checked := checked_type(type_)) is not type_:
         msgspec.convert(value, checked, dec_hook=decode_custom)
     return msgspec.convert(value, type_, dec_hook=decode_custom)
 
 
 def runs_code(*types_: Any) -> bool:
-    """Whether reading JSON as one of *types_* runs Python code of a user, which may block.
+    """Return whether converting JSON to one of *types_* runs Python code of a user, which may block.
 
-    That is code of pydantic validators, `__post_init__`, `_missing_` of an enum, and factories of defaults.
+    This includes pydantic validators, `__post_init__`, `_missing_` of an enum, and default factories.
     """
     for node in _nodes(*msgspec.inspect.multi_type_info(types_)):
         if isinstance(node, msgspec.inspect.CustomType):
             runs = not is_pydantic(node.cls) or _validates_in_python(node.cls)
         elif isinstance(node, msgspec.inspect.EnumType):
             runs = _looks_up_by_itself(node.cls)
-        elif isinstance(node, msgspec.inspect.Field):  # a factory that is neither built in nor made here
+        elif isinstance(node, msgspec.inspect.Field):  # a factory that is neither built in nor created here
             factory = node.default_factory
             runs = callable(factory) and getattr(factory, "__module__", "") not in ("builtins", __name__)
         else:
@@ -208,7 +208,7 @@ def runs_code(*types_: Any) -> bool:
 
 
 def _validates_in_python(model: Any) -> bool:
-    """Whether reading a pydantic model runs more than pydantic's own code."""
+    """Return whether validating a pydantic model runs Python code other than pydantic's own."""
     if not model.model_validate.__module__.startswith("pydantic."):
         return True
     waiting: list[Any] = [model.__pydantic_core_schema__]
@@ -229,17 +229,17 @@ def _validates_in_python(model: Any) -> bool:
             if not module.startswith(("pydantic.", "pydantic_core.")):
                 return True
         elif not isinstance(part, (str, int, float, bytes, frozenset, set, NoneType)):
-            return True  # a schema that is built later, for instance
+            return True  # for instance a schema that is built later
     return False
 
 
 def _looks_up_by_itself(kind: Any) -> bool:
-    """Whether an enum has code of its own for values that are none of its members."""
+    """Return whether an enum has code of its own for values that are not members."""
     return kind._missing_.__func__ is not Enum._missing_.__func__  # type: ignore[attr-defined]
 
 
 def encode_output(value: Any) -> object:
-    """Turn dataclasses, structs, models, enums and dates into JSON data; what is not JSON stays as it is."""
+    """Convert dataclasses, structs, models, enums and dates to JSON data; leave other values unchanged."""
     if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
         import dataclasses  # slow to import, and few tools use one
 
@@ -254,7 +254,7 @@ def _field(
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         raise InvalidArgument(
             f"tool {name}() takes *{parameter.name}, which has no schema",
-            hint="name every parameter; take a list or a dict for a variable number",
+            hint="name every parameter; use a list or a dict for a variable number of values",
         )
     annotation = hints.get(parameter.name, Any)
     if text := docs.parameters.get(parameter.name):
@@ -286,7 +286,7 @@ def _checked(types_: list[Any], what: str) -> list[Any]:
 
 
 def _classes_in(types_: Iterable[Any]) -> set[type]:
-    """The classes that some types name, without those in their fields."""
+    """Return the classes that some types refer to, without those in their fields."""
     found: set[type] = set()
     for type_ in types_:
         if isinstance(type_, typing.NewType):

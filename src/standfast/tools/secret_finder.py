@@ -1,8 +1,8 @@
-"""Find secrets in text and JSON, also in a text that is still arriving.
+"""Finds secrets in text and JSON, including text that is still arriving.
 
-Rule: a text that is given out piece by piece, each up to `safe_length`, comes out as if it had been cleaned
-as a whole. That holds for secrets and for the patterns here, in words of up to 4,096 characters; for patterns
-of others it holds within a line.
+Rule: text that is released in pieces, each up to `safe_length`, gives the same result as text that is
+redacted as a whole. This holds for secrets and for the patterns in this module, in words of up to 4,096
+characters; for other patterns it holds within a line.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ DEFAULT_PATTERNS: Final = (
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
     r"(?:[\s\S]{0,20000}?-----END [A-Z ]{0,40}PRIVATE KEY-----|(?:\\[nr]|[A-Za-z0-9+/=\s])*)",
 )
-"""Keys of common services, tokens, private keys. Each begins with letters that a search finds fast."""
+"""Patterns of keys of common services, tokens and private keys.
+
+Each begins with letters, for a fast search.
+"""
 
 _INK: Final = "".join(map(chr, range(0x21, 0x7F)))
-"""What keys are written with: ASCII without spaces."""
+"""The characters of keys: printable ASCII without spaces."""
 
 _LONGEST_KEY: Final = 4_096
 _BEARER: Final = re.compile(r"[Bb](?i:earer)\s*\Z")
@@ -46,12 +49,12 @@ class SecretFinder:
     def __init__(self, patterns: Sequence[str], secrets: Sequence[str], replacement: str) -> None:
         for name, given in (("patterns", patterns), ("secrets", secrets)):
             if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
-                raise InvalidArgument(f"{name} of plugin 'redact' is not a list of texts")
+                raise InvalidArgument(f"{name} of plugin 'redact' is not a list of strings")
         if not isinstance(replacement, str):
-            raise InvalidArgument("replacement of plugin 'redact' is not a text")
+            raise InvalidArgument("replacement of plugin 'redact' is not a string")
         if any(len(secret) < 4 for secret in secrets):
             problem = "a secret of plugin 'redact' is shorter than 4 characters"
-            raise InvalidArgument(problem, hint="it would be found in ordinary words")
+            raise InvalidArgument(problem, hint="use a longer one, which does not occur in ordinary words")
         self._replacement = replacement
         forms = {form for one in secrets for form in (one, msgspec.json.encode(one).decode()[1:-1])}
         self._secrets = sorted(forms)  # also as JSON writes them
@@ -59,7 +62,7 @@ class SecretFinder:
         self._by_line = not set(patterns) <= set(DEFAULT_PATTERNS)
 
     def clean_text(self, text: str) -> str:
-        """The text with each secret replaced; those that overlap are one."""
+        """Return the text with each secret replaced; overlapping secrets count as one."""
         clean, done = [], 0
         for start, end in sorted(self._spans(text)):
             if start >= done:
@@ -74,7 +77,7 @@ class SecretFinder:
                     yield found.span()
 
     def clean(self, value: Json, secret_names: re.Pattern[str] | None = None) -> Json:
-        """Return JSON without secrets, in keys as well; a value whose key is one of *secret_names* is one."""
+        """Return JSON without secrets, also in keys; the value of a key in *secret_names* is a secret."""
         if isinstance(value, str):
             return self.clean_text(value)
         if isinstance(value, list):
@@ -85,7 +88,7 @@ class SecretFinder:
         for key, one in value.items():
             name = free = self.clean_text(key)
             number = 1
-            while free in made:  # two keys that are the same once cleaned
+            while free in made:  # two keys that are equal once redacted
                 number += 1
                 free = f"{name} {number}"
             is_secret = secret_names is not None and one not in (None, "") and secret_names.match(key)
@@ -93,7 +96,7 @@ class SecretFinder:
         return made
 
     def safe_length(self, text: str) -> int:
-        """How much of a text can be shown before more of it is known."""
+        """Return how many characters of a text can be shown before more of it has arrived."""
         word = len(text) - len(text.rstrip(_INK))
         end = len(text) - min(word, _LONGEST_KEY)
         if self._by_line:
@@ -110,7 +113,7 @@ class SecretFinder:
         return self._outside(text, end)
 
     def _outside(self, text: str, end: int) -> int:
-        """The last place up to *end* that is not inside of a secret."""
+        """Return the last position up to *end* that is not inside a secret."""
         if end == 0:
             return 0
         inside = [start for start, stop in self._spans(text) if start < end < stop]
@@ -123,5 +126,5 @@ def _pattern(given: str) -> re.Pattern[str]:
     except (re.error, RecursionError, OverflowError) as error:
         raise InvalidArgument(f"{given!r} is not a regular expression: {error}") from None
     if compiled.search("") is not None:
-        raise InvalidArgument(f"the pattern {given!r} fits an empty text, and so every text")
+        raise InvalidArgument(f"the pattern {given!r} matches an empty string, and so every text")
     return compiled

@@ -1,6 +1,6 @@
-"""Calls once they are over: results checked, failures typed, records made.
+"""The settlement of calls: checks results, classifies failures and creates records.
 
-Rule: nothing a tool returns or raises escapes as it is. It becomes a `SettledCall`.
+Rule: every return value and every exception of a tool becomes a `SettledCall`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GUEST_EXCEPTION: dict[str, str] = {
 """The exception that guest code sees for an error code; any other is a RuntimeError."""
 
 _MAX_DEPTH = 128
-"""Results are written and read again with other call stacks above them; this depth fits into any."""
+"""The deepest nesting of a result. It can be encoded and decoded at any depth of the call stack."""
 
 _OTHER_LOOP = ("attached to a different loop", "different event loop", "Event loop is closed")
 """Parts of the messages with which asyncio and others refuse an object of another event loop."""
@@ -99,7 +99,7 @@ def settle_failure(
 
 
 def settle_interrupted(tool: RegisteredTool, digest: str) -> SettledCall:
-    """Settle a call that was under way when its process died, and is not repeated."""
+    """Settle a call that was running when its process died, and is not retried."""
     error = ErrorObject(
         code=Code.INTERRUPTED,
         message=f"the process died while {tool.name}() ran; whether it took effect is unknown",
@@ -129,7 +129,7 @@ def settle_outcome(call: Admitted, started: float, raw: object, error: BaseExcep
         value = _checked_output(tool, raw)
     except StandfastError as failure:
         return settle_failure(tool, call.request_digest, failure.error_object(), _since(started))
-    except BaseException as raised:  # by the result itself, while it was converted
+    except BaseException as raised:  # raised by the result, while it was converted
         return _settle_raised(call, started, raised)
     return SettledCall(record=_ok_record(call, started, value), value=value)
 
@@ -211,7 +211,7 @@ def output_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, 
         raise
     except InvalidArgument as refused:
         plain, failure = value, refused
-    with contextlib.suppress(Exception):  # a conversion that a user's own class brings may raise anything
+    with contextlib.suppress(Exception):  # a conversion of a user's class may raise anything
         plain = encode_output(value)
     if plain is value:
         raise failure

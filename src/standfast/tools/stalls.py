@@ -1,8 +1,7 @@
-"""Watches for code of tools and plugins that blocks the runtime's event loop.
+"""Detection of tools and plugins that block the runtime's event loop.
 
-Only code that was declared to run on that loop (`loop="runtime"`), and plugins' functions that are called
-where nothing can be awaited, can do that. It cannot be stopped from outside. So the log says at once which
-code it is, and where it stands.
+Only code that is declared to run on that loop (`loop="runtime"`), and plain functions of plugins, can block
+it. Such code cannot be stopped from outside, so the log reports immediately which code it is, with its stack.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _IDLE_LOOKS: Final = 100
 
 
 class StallWatch:
-    """Logs a warning with the stack, from a daemon thread, when code holds its thread for over *limit_s*."""
+    """Logs a warning with the stack, from a daemon thread, if code blocks its thread for over *limit_s*."""
 
     def __init__(self, limit_s: float = STALL_S) -> None:
         self._limit_s = limit_s
@@ -37,7 +36,7 @@ class StallWatch:
 
     @contextlib.contextmanager
     def holding(self, what: str) -> Iterator[None]:
-        """Watch the code in this block. *what* begins the warning."""
+        """Watch the code in this block. The warning begins with *what*."""
         outer, self._now = self._now, _Section(what)
         if not self._is_looking:
             with self._lock:
@@ -86,7 +85,7 @@ class _Section:
 
 @types.coroutine
 def watched(work: Awaitable[T], watch: StallWatch, what: str) -> Generator[Any, Any, T]:
-    """Await *work* with each of its steps under the *watch*."""
+    """Await *work*, watching each of its steps with *watch*."""
     steps: Any = work.__await__()
     step, given = steps.send, None
     while True:

@@ -12,10 +12,10 @@ subclass that names them overrides `object_type`.
 Rules
 -----
 1. The text is valid in its language, whatever names, values and descriptions a schema has.
-2. What a language cannot say is wider, never narrower: code that the tool would take has no type error.
-3. What contains itself without a name is `any`. So is what comes after `_MAX_PARTS` parts: definitions that
-   refer to each other would be written out over and over.
-4. Words about tools are one line of printable text each.
+2. A type that the language cannot express is widened, never narrowed, so that valid calls have no type error.
+3. A recursive type without a name is `any`. So is everything after `_MAX_PARTS` parts, because definitions
+   that refer to each other would be expanded repeatedly.
+4. Descriptions are one line of printable text each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from standfast.tools.registered_tool import RegisteredTool
 
 ANY: Final = "any"
 RESERVED_WORDS: Final = RESERVED - {"NaN", "Infinity", "globalThis"}
-"""Words that cannot name a function or a type of TypeScript."""
+"""Words that cannot be the name of a function or a type in TypeScript."""
 _PYTHON: Final = {
     "string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None",
     "object": "dict[str, Any]",
@@ -56,7 +56,7 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*", re.ASCII)
 
 
 def summary(capability: Capability) -> str:
-    """The description's first paragraph, and whether a person is asked."""
+    """Return the first paragraph of the description, and whether a person has to approve calls."""
     first = plain(_first_paragraph(capability.description), _MAX_PARAGRAPH_CHARS)
     policies = {"none": "", "manual": "A person is asked first."}
     asks = policies.get(str(capability.approval_policy), "May ask a person first.")
@@ -64,14 +64,14 @@ def summary(capability: Capability) -> str:
 
 
 def parameter_words(capability: Capability) -> dict[str, str]:
-    """What is said of each parameter of which something is said."""
+    """Return the descriptions of the parameters that have one."""
     properties = (capability.input_schema.get("properties") or {}).items()
     words = {name: plain(description(part), _MAX_PARAMETER_CHARS) for name, part in properties}
     return {plain(name, _MAX_PARAMETER_CHARS): text for name, text in words.items() if text}
 
 
 def type_words(schema: dict[str, Any]) -> str:
-    """What is said of a type, in short."""
+    """Return the shortened description of a type."""
     return plain(_first_paragraph(schema.get("description")), MAX_COMMENT_CHARS)
 
 
@@ -81,14 +81,14 @@ def description(schema: Any) -> str:
 
 
 def plain(text: str, max_chars: int) -> str:
-    """One line of printable text."""
+    """Return *text* as one line of printable text."""
     printable = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * max_chars])
     line = " ".join(printable.split())
     return line if len(line) <= max_chars else f"{line[: max_chars - 1].rstrip()}…"
 
 
 def camel(name: str) -> str:
-    """A name such as `order_lines` as `OrderLines`."""
+    """Convert a name such as `order_lines` to `OrderLines`."""
     words = re.findall(r"[A-Za-z0-9]+", name)
     return "".join(word[0].upper() + word[1:] for word in words)
 
@@ -117,7 +117,7 @@ class SchemaTypes(ABC):
         return " | ".join(self.options(schema, wanted))
 
     def options(self, schema: Any, wanted: str) -> list[str]:
-        """The types of which the one that *schema* describes is the union."""
+        """Return the members of the union that *schema* describes."""
         self._parts += 1
         if not isinstance(schema, dict) or self._depth > _MAX_DEPTH or self._parts > _MAX_PARTS:
             return [self.any_type]
@@ -132,19 +132,19 @@ class SchemaTypes(ABC):
 
     @abstractmethod
     def object_type(self, schema: dict[str, Any], wanted: str, definition: str | None) -> str:
-        """An object with properties: *definition* is what the schema calls it, if it is one of its own."""
+        """Return the type of an object with properties; *definition* is its name in the schema, if any."""
 
     @abstractmethod
     def literals(self, values: list[Any]) -> list[str]:
-        """A type of these values; of very many, or of lists and objects, what they have in common."""
+        """Return a type of these values; for very many, or for lists and objects, their common type."""
 
     @abstractmethod
     def all_of(self, schemas: list[Any], wanted: str) -> list[str]:
-        """A type that is each of several types."""
+        """Return the intersection of several types."""
 
     @abstractmethod
     def typed(self, schema: dict[str, Any], kind: Any, wanted: str) -> str:
-        """A type whose name in JSON Schema is *kind*, except an object with properties."""
+        """Return the type that JSON Schema calls *kind*, except for an object with properties."""
 
     def _options(self, schema: dict[str, Any], wanted: str) -> list[str]:
         if "$ref" in schema:
@@ -190,7 +190,7 @@ class SchemaTypes(ABC):
 
 
 def stub_text(tools: Iterable[RegisteredTool]) -> str:
-    """One `def` per capability."""
+    """Return one `def` per capability."""
     return "\n".join(stub_of(tool) for tool in tools)
 
 
@@ -199,7 +199,7 @@ def stub_of(tool: RegisteredTool) -> str:
 
 
 def capability_stub(capability: Capability, positional: int | None = None) -> str:
-    """The `def` of a contract, whose first *positional* parameters alone may be passed by position."""
+    """Return the `def` of a contract, of which only the first *positional* parameters are positional."""
     schema = capability.input_schema
     if schema.get("type") == "array":
         parameters = "*args: Any"
@@ -212,7 +212,7 @@ def capability_stub(capability: Capability, positional: int | None = None) -> st
 
 
 class PythonTypes(SchemaTypes):
-    """The Python types of one schema, `Any` where there is none or where one contains itself."""
+    """The Python types of one schema; `Any` if there is none or the type is recursive."""
 
     any_type, null_type = "Any", "None"
 
@@ -256,24 +256,24 @@ def _parameters(schema: dict[str, Any], positional: int | None) -> str:
 
 
 def declarations(capabilities: Iterable[Capability]) -> str:
-    """A `.d.ts` of functions, without those whose names TypeScript reserves: no code calls them by name."""
+    """Return a `.d.ts` of functions, except those with reserved names, which code cannot call by name."""
     named = (each for each in capabilities if each.name not in RESERVED_WORDS)
     return "\n".join(declaration_of(each) for each in named)
 
 
 def declaration_of(capability: Capability) -> str:
-    """The declaration of a contract, after a comment that says what it is for."""
+    """Return the declaration of a contract, after a comment with its description."""
     words = function_words(capability, defaults=False)
     return f"{comment(words)}{function_text(signature_of(capability))}"
 
 
 def brief_declaration_of(capability: Capability) -> str:
-    """The declaration in one line, which does not say what objects have in them."""
+    """Return the declaration in one line, without the properties of objects."""
     return function_text(signature_of(capability, _BriefTypes))
 
 
 def signature_of(capability: Capability, types: type[TypeScriptTypes] | None = None) -> str:
-    """The contract in one line, without the words around it."""
+    """Return the signature of a contract in one line."""
     types = types or TypeScriptTypes
     inputs, outputs = capability.input_schema, capability.output_schema
     parameters = parameters_of(inputs, types(inputs).members(inputs, ""))
@@ -281,7 +281,7 @@ def signature_of(capability: Capability, types: type[TypeScriptTypes] | None = N
 
 
 def overloads_of(capability: Capability) -> str:
-    """Both ways to call a function, for the compiler: with one object, and by position."""
+    """Return both overloads of a function for the compiler: with one object, and by position."""
     named = function_text(signature_of(capability))
     if capability.input_schema.get("type") == "array" or not capability.input_schema.get("properties"):
         return named
@@ -304,7 +304,7 @@ def type_of(schema: Any) -> str:
 
 
 def parameters_of(schema: dict[str, Any], members: list[str], *, in_lines: bool = False) -> str:
-    """What a function with this input takes: one object of *members*, nothing, or any number of values."""
+    """Return the parameters of a function: one object of *members*, none, or any number of values."""
     if schema.get("type") == "array":
         return f"...args: {ANY}[]"
     if not members:
@@ -315,7 +315,7 @@ def parameters_of(schema: dict[str, Any], members: list[str], *, in_lines: bool 
 
 
 def function_words(capability: Capability, *, defaults: bool = True) -> list[str]:
-    """What there is to say: of the function, then of each parameter what it is for, or its default."""
+    """Return the description of the function, then the description or default of each parameter."""
     words = parameter_words(capability)
     lines = [summary(capability)]
     for name, part in (capability.input_schema.get("properties") or {}).items():
@@ -330,7 +330,7 @@ def function_words(capability: Capability, *, defaults: bool = True) -> list[str
 
 
 def comment(lines: list[str]) -> str:
-    """A JSDoc comment before something; nothing if there is nothing to say."""
+    """Return a JSDoc comment of *lines*; empty if there are none."""
     said = [line.replace("*/", "* /") for line in lines if line]
     if not said:
         return ""
@@ -344,7 +344,7 @@ def is_identifier(name: str) -> bool:
 
 
 def function_text(signature: str) -> str:
-    """A declaration; of a function whose name is reserved, one that shows how it can be called."""
+    """Return a declaration; for a reserved name, one that shows how the function can be called."""
     name, bracket, rest = signature.partition("(")
     if name in RESERVED_WORDS:
         return f'declare const globalThis: {{ "{name}"{bracket}{rest} }};'
@@ -359,7 +359,7 @@ class TypeScriptTypes(SchemaTypes):
     any_type, null_type = ANY, "null"
 
     def members(self, schema: dict[str, Any], wanted: str) -> list[str]:
-        """The properties of an object, `name: type` or `name?: type` each."""
+        """Return the properties of an object, each as `name: type` or `name?: type`."""
         required = set(schema.get("required", ()))
         properties = schema.get("properties") or {}
         others = schema.get("additionalProperties")
@@ -407,13 +407,13 @@ class TypeScriptTypes(SchemaTypes):
 
 
 class _BriefTypes(TypeScriptTypes):
-    """Types in which every object is one of anything."""
+    """Types in which every object may have any properties."""
 
     def object_type(self, schema: dict[str, Any], wanted: str, definition: str | None) -> str:
         return _TYPESCRIPT["object"]
 
 
 def _grouped(options: list[str]) -> str:
-    """A type that something can follow: a union or an intersection is in parentheses."""
+    """Return a type that a suffix can follow: a union or an intersection in parentheses."""
     text = " | ".join(options)
     return f"({text})" if len(options) > 1 or " & " in text else text

@@ -1,16 +1,17 @@
-"""Where work runs: daemon threads, tasks that start at once, and a loop for callers that have none.
+"""Execution of work: daemon threads, eagerly started tasks, and a loop for callers that have none.
 
-*Threads.* A tool that hangs keeps its thread for ever; the standard executor would then hang the interpreter
-at exit. `DaemonThreads` are daemons, are made on demand, and wait for more work when they are done.
+*Threads.* A tool that hangs keeps its thread forever; the standard executor would then hang the interpreter
+at exit. `DaemonThreads` are daemons, are created on demand, and wait for more work when they are done.
 
-*Tasks.* Most hooks never wait for anything, and a task for each would cost more than the hook. `Started` does
-the first step of the work at once, as if a task did (Python 3.12 can do that by itself). If that ends the
-work, the task serves the next one (`Spares`). If not, it continues after that step.
+*Tasks.* Most hooks never await anything, and a task for each would cost more than the hook. `Started` runs
+the first step of the work immediately, as if a task did (Python 3.12 supports that natively). If that ends
+the work, the task is reused for the next one (`Spares`). If not, it continues after that step.
 
-*A loop without I/O.* `run_blocking` drives one coroutine to its end on the calling thread. Everything that
-the coroutine awaits is a future that a callback settles: one that is due, a timer, or one that another thread
-has posted. There is no selector and no wake-up pipe, so a coroutine that never waits costs little more than a
-call. A `BlockingLoop` belongs to the thread that made it; others may only call `call_soon_threadsafe`.
+*A loop without I/O.* `run_blocking` runs one coroutine to its end on the calling thread. Everything that the
+coroutine awaits is a future that a callback settles: a scheduled one, a timer, or one posted by another
+thread. There is no selector and no wake-up pipe, so a coroutine that never waits costs little more than a
+function call. A `BlockingLoop` belongs to the thread that created it; others may only call
+`call_soon_threadsafe`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _SIGNAL_CHECK_S: Final = 0.1
 
 
 def _stop() -> None:
-    """The job that ends a thread; compared by identity."""
+    """A job that ends its thread; compared by identity."""
 
 
 class DaemonThreads:
@@ -60,25 +61,25 @@ class DaemonThreads:
         self._closed = False
 
     def start(self, job: _Job) -> None:
-        """Run *job* on some thread; it must not raise. Call what it returns once the thread is free again."""
+        """Run *job* on a thread; it must not raise. Call the function it returns once the thread is free."""
         try:
             jobs = self._idle.pop()
         except IndexError:
             if self._at_most is not None and self._made >= self._at_most:
                 self._waiting.append(job)
-                self._hand_out()  # a thread may have become idle meanwhile
+                self._hand_out()  # a thread may have become idle in the meantime
                 return
             jobs = self._make()
         jobs.put(job)
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Await *job* off the loop."""
+        """Run *job* on a thread and await its result."""
         future: PromptFuture[T] = PromptFuture()
         self.start(lambda: hand_over(future, job))
         return await future
 
     def close(self) -> None:
-        """Let idle threads end. Threads inside a job end when the job does."""
+        """End idle threads. Busy threads end with their job."""
         self._closed = True
         with contextlib.suppress(IndexError):
             while True:
@@ -104,7 +105,7 @@ class DaemonThreads:
                 self.close()
 
     def _hand_out(self) -> None:
-        """Give jobs that wait to threads that do; both sides call it after they began to wait."""
+        """Assign waiting jobs to idle threads. Called whenever a job or a thread has begun to wait."""
         while self._waiting:
             try:
                 jobs = self._idle.pop()
@@ -148,7 +149,7 @@ _NOT_OVER: Any = object()
 
 
 class Started(Generic[T]):
-    """Work that has begun. `task` is there if it is not over yet."""
+    """Work that has begun. `task` is set if the work is not over yet."""
 
     __slots__ = ("_error", "_value", "task")
 
@@ -167,7 +168,7 @@ class Started(Generic[T]):
             pending = context.run(work.send, None)
         except StopIteration as stop:
             self._value = stop.value
-        except KeyboardInterrupt:  # of the thread's own user
+        except KeyboardInterrupt:  # pressed by the user of this thread
             raise
         except BaseException as error:
             self._error = error
@@ -195,7 +196,7 @@ class Started(Generic[T]):
 
 
 class Spares:
-    """Tasks that have nothing to do. Their owner closes them."""
+    """Idle tasks for reuse. Their owner closes them."""
 
     __slots__ = ("_free", "put_back")
 
@@ -221,7 +222,7 @@ class Spares:
 
 
 class _Rest:
-    """The rest of some work after its first step, for a task that waits for it."""
+    """A task's coroutine, which waits for work that has begun and runs the rest of it."""
 
     __slots__ = ("_context", "_pending", "_wake", "_work", "loop", "task")
 
@@ -232,7 +233,7 @@ class _Rest:
         self._work: Coroutine[Any, Any, Any]
         self._context: Context
         run = self._run()
-        run.send(None)  # it has begun: a cancellation that comes first then reaches the work
+        run.send(None)  # start it, so that an early cancellation reaches the work
         self.task: asyncio.Task[Any] = loop.create_task(run, context=Context())
 
     def take_over(self, work: Coroutine[Any, Any, Any], context: Context, pending: Any) -> None:
@@ -240,7 +241,7 @@ class _Rest:
         self.let_go()
 
     def let_go(self) -> None:
-        """Wake the task: it continues the work that it has taken over, or ends."""
+        """Wake the task, which continues the work it was given, or ends."""
         if not self._wake.done() and not self.loop.is_closed():
             self._wake.set_result(None)
 
@@ -249,7 +250,7 @@ class _Rest:
 
     @types.coroutine
     def _continue(self) -> Generator[Any, Any, Any]:
-        """Take over the work in the middle, as `yield from` would have from its beginning."""
+        """Continue work in the middle, as `yield from` would from its beginning."""
         step, given = "", None
         try:
             yield
@@ -279,7 +280,7 @@ _loops: Final = threading.local()
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run *work* to its end on this thread. An event loop that runs on it, as in a notebook, is blocked."""
+    """Run *work* to its end on this thread. An event loop running on it, as in a notebook, is blocked."""
     loop: BlockingLoop | None = getattr(_loops, "loop", None)
     if loop is None or loop.running:
         loop = _loops.loop = BlockingLoop()  # type: ignore[abstract]
@@ -287,7 +288,7 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
 
 
 class BlockingLoop(asyncio.AbstractEventLoop):
-    """Implements what futures and tasks need of a loop, and nothing else."""
+    """A minimal loop, which implements only the methods that futures and tasks need."""
 
     def __init__(self) -> None:
         self._ready: deque[asyncio.Handle] = deque()
@@ -303,17 +304,17 @@ class BlockingLoop(asyncio.AbstractEventLoop):
         asyncio._set_running_loop(self)
         self.running = True
         try:
-            started = Started(work, self.spares)  # most work is over after its first step
+            started = Started(work, self.spares)  # most work ends with its first step
             if (task := started.task) is not None:
                 try:
                     while not task.done():
                         self._step()
-                except BaseException:  # Ctrl-C: end the work, then let the caller have the exception
+                except BaseException:  # Ctrl-C: end the work, then raise it to the caller
                     task.cancel()
                     while not task.done():
                         self._step()
                     raise
-            while self._ready:  # tasks that the work has cancelled end now
+            while self._ready:  # let tasks that the work has cancelled end
                 self._step()
             return started.result()
         finally:
@@ -321,7 +322,7 @@ class BlockingLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(outer)
 
     def _step(self) -> None:
-        """Run what is due, or wait until something is."""
+        """Run the callbacks that are due, or wait until one is."""
         ready, timers = self._ready, self._timers
         if not ready:
             while timers and timers[0][2]._cancelled:
@@ -338,7 +339,7 @@ class BlockingLoop(asyncio.AbstractEventLoop):
             if not handle._cancelled:
                 handle._run()
 
-    # What asyncio asks of a loop
+    # The methods that asyncio calls
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -368,7 +369,7 @@ class BlockingLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A cancelled timer is dropped when it is the next one."""
+        """Do nothing: a cancelled timer is dropped when it becomes the next one."""
 
     def time(self) -> float:
         return time.monotonic()
@@ -397,7 +398,7 @@ class BlockingLoop(asyncio.AbstractEventLoop):
 
 def interruptible_result(future: Future[T]) -> T:
     """Wait for *future* on the main thread; return its result."""
-    # For short periods: a signal to another thread does not wake this one, which alone can raise Ctrl-C.
+    # Wait in short periods: a signal to another thread does not wake this one, which has to raise Ctrl-C.
     from concurrent.futures import wait
 
     while not future.done():

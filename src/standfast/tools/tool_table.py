@@ -1,17 +1,17 @@
-"""Sources of tools, and the table inside a registry: which source holds which tool id and name.
+"""Tool sources, and the table inside a registry that maps tool ids and names to sources.
 
 A table is immutable: every operation returns a new one or raises. Values derived from a table (the sorted
-names, the manifests, the state) are computed once and kept with it.
+names, the manifests, the state) are computed once and cached in it.
 
 An entry with a binding is *bound*: a live source offers it. An entry without one is an *orphan*: known from a
-source that is gone, from a stored state, or because an overlay covers it. Orphans keep their settings.
+removed source, from a stored state, or because an overlay replaces it. Orphans keep their settings.
 
 Rules
 -----
-1. Among bound entries an id and a name occur once. Orphans claim no name.
-2. Settings (override, membership) belong to the id: a source that is listed anew finds them again. An overlay
-   does not: it wins over what it covers, settings included.
-3. The answers of a source are checked before they are used; the error names a source that fails.
+1. Among bound entries, ids and names are unique. Orphans reserve no name.
+2. Settings (override, membership) belong to the id, and apply again when a source is listed again. An overlay
+   replaces an entry together with its settings.
+3. The values that a source returns are checked before they are used; errors name the source.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from standfast.tools.registered_tool import RegisteredTool
 T = TypeVar("T")
 
 ASKED: Final[ContextVar[list[tuple[str, str]] | None]] = ContextVar("standfast_asked_source", default=None)
-"""Where a source may block: takes the name and the method of the source that is asked, until it answers."""
+"""A list with the name and method of the source that is being called, so that a timeout can name it."""
 
 
 class ToolProvider(Protocol):
-    """A source of tools: it lists them cheaply and makes one whole when it is needed."""
+    """A source of tools, which lists them cheaply and resolves one when it is needed."""
 
     def manifests(self) -> Sequence[ToolManifest]:
-        """Every tool of this source, without its schemas."""
+        """Return every tool of this source, without its schemas."""
         ...
 
     def resolve(self, name: str) -> RegisteredTool | None:
-        """A tool's contract with the handler that carries it out; `None` if there is no such tool."""
+        """Return a tool's contract with its handler; `None` if there is no such tool."""
         ...
 
 
 @runtime_checkable
 class ToolSource(ToolProvider, Protocol):
-    """A source whose tools can change while it is connected, such as an MCP server; `tools=` takes it.
+    """A source whose tools can change while it is connected, such as an MCP server. Pass it in `tools=`.
 
     `revision` differs from 0 once the tools are known, and with every change after that.
     """
@@ -61,11 +61,11 @@ class ToolSource(ToolProvider, Protocol):
     def revision(self) -> int: ...
 
     async def close(self) -> None:
-        """Release what it holds; it can be used again."""
+        """Release the source's resources. It can be used again."""
 
 
 class StaticTools:
-    """A source over tools that are whole already: those of an agent or of a plugin."""
+    """A source of resolved tools, such as those of an agent or a plugin."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class StaticTools:
         for tool in tools:
             if not isinstance(tool, RegisteredTool):
                 raise InvalidArgument(
-                    f"{type(tool).__name__} is no tool", hint="convert it with as_registered()"
+                    f"{type(tool).__name__} is not a tool", hint="convert it with as_registered()"
                 )
             if (other := self._tools.get(tool.name)) is not None:
                 raise ToolNameTaken(tool.name, other.owner, tool.owner)
@@ -102,9 +102,9 @@ class StaticTools:
 
 
 class Binding(msgspec.Struct, frozen=True, eq=False):
-    """One tool as one source advertised it at one time. `claimant` names the source in messages.
+    """One tool in one listing of its source. `claimant` names the source in messages.
 
-    Two listings of the same tool are two bindings: what was resolved under one is not used under the other.
+    Two listings of the same tool are two bindings: a tool resolved for one is not used for the other.
     """
 
     manifest: ToolManifest
@@ -112,15 +112,15 @@ class Binding(msgspec.Struct, frozen=True, eq=False):
     claimant: str
 
     def resolve(self) -> RegisteredTool:
-        """The tool, if its source still has it and it is what was advertised."""
+        """Return the tool; raise if its source no longer has it or it differs from its manifest."""
         name, effect = self.manifest.name, self.manifest.side_effect
         tool = _answer(self.claimant, f"resolve({name!r})", lambda: self.provider.resolve(name))
         if tool is None:
-            raise BadToolSource(self.claimant, f"lists the tool {name!r} and cannot resolve it")
+            raise BadToolSource(self.claimant, f"lists the tool {name!r} but cannot resolve it")
         if not isinstance(tool, RegisteredTool) or tool.name != name:
             raise BadToolSource(self.claimant, f"resolves {name!r} to {_described(tool)}")
         if (real := tool.capability.side_effect) != effect:
-            shown = f"{str(effect)!r}, it has {str(real)!r}"
+            shown = f"{str(effect)!r}, but it has {str(real)!r}"
             raise BadToolSource(self.claimant, f"lists {name!r} with side effect {shown}")
         return tool
 
@@ -130,8 +130,8 @@ def bindings_of(claimant: str, provider: ToolProvider) -> list[Binding]:
     listed = _answer(claimant, "manifests()", lambda: list(provider.manifests()))
     for manifest in listed:
         if not isinstance(manifest, ToolManifest):
-            raise BadToolSource(claimant, f"lists {_described(manifest)}, which is no manifest")
-        fits = (  # a struct that was made in Python accepts any value
+            raise BadToolSource(claimant, f"lists {_described(manifest)}, which is not a manifest")
+        fits = (  # a struct created in Python accepts any value
             isinstance(manifest.id, str)
             and isinstance(manifest.description, str)
             and isinstance(manifest.side_effect, SideEffect)
@@ -170,7 +170,7 @@ class ToolEntry(msgspec.Struct, frozen=True):
 
     @property
     def availability(self) -> ToolAvailability:
-        """The override, else the source's own; off for an orphan."""
+        """The override, or the source's own availability; off for an orphan."""
         if self.binding is None:
             return ToolAvailability.OFF
         return self.kept.availability or self.binding.manifest.availability
@@ -181,14 +181,14 @@ class ToolEntry(msgspec.Struct, frozen=True):
 
     @property
     def manifest(self) -> ToolManifest | None:
-        """The manifest under the availability that holds."""
+        """The manifest with the effective availability."""
         if self.binding is None or self.kept.availability is None:
             return self.binding.manifest if self.binding else None
         return msgspec.structs.replace(self.binding.manifest, availability=self.kept.availability)
 
 
 class ToolTable(msgspec.Struct, frozen=True, dict=True):
-    """Entries by id, the ids of the bound ones by name, the sources in the order they came.
+    """Entries by id, the ids of bound entries by name, and the sources in the order they were added.
 
     `found` are names of tools that the model has found by searching, from any source.
     """
@@ -200,19 +200,19 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def visible(self) -> dict[str, ToolEntry]:
-        """What a session may see, by name and in the order of names."""
+        """The entries that a session may see, sorted by name."""
         names = sorted(name for name, tool_id in self.bound.items() if self.entries[tool_id].visible)
         return {name: self.entries[self.bound[name]] for name in names}
 
     @cached_property
     def asks_sources(self) -> bool:
-        """Whether a tool has to be asked of a source that may block: one that has it not at hand."""
+        """Whether a tool has to be resolved by a source that may block."""
         bindings = [entry.binding for entry in self.visible.values()]
         return any(one is not None and not isinstance(one.provider, StaticTools) for one in bindings)
 
     @cached_property
     def manifests(self) -> tuple[ToolManifest, ...]:
-        """The manifests of what is visible."""
+        """The manifests of the visible entries."""
         found = (entry.manifest for entry in self.visible.values())
         return tuple(manifest for manifest in found if manifest is not None)
 
@@ -225,7 +225,7 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
         return {tool_id: entry.kept for tool_id, entry in self.entries.items()}
 
     def find(self, name: str) -> ToolEntry | None:
-        """The bound tool of this name, visible or not."""
+        """Return the bound entry of this name, visible or not."""
         tool_id = self.bound.get(name)
         return None if tool_id is None else self.entries[tool_id]
 
@@ -234,12 +234,12 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
         return entry is not None and entry.binding is binding
 
     def orphans_among(self, bindings: Iterable[Binding]) -> int:
-        """How many of these would bind an orphan again."""
+        """Return how many of these would bind an orphan again."""
         known = (self.entries.get(binding.manifest.id) for binding in bindings)
         return sum(1 for entry in known if entry is not None and entry.binding is None)
 
     def extend(self, source: str, bindings: Sequence[Binding]) -> ToolTable:
-        """Bind these to a source, beside what it has."""
+        """Bind these to a source, in addition to its other tools."""
         entries, bound = dict(self.entries), dict(self.bound)
         for binding in bindings:
             manifest, name = binding.manifest, binding.manifest.name
@@ -267,19 +267,19 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
         return ToolTable(entries, bound, sources, self.found)
 
     def rebind(self, source: str, bindings: Sequence[Binding]) -> ToolTable:
-        """Bind these to a source, and nothing else: what it no longer offers becomes an orphan."""
+        """Bind exactly these to a source: tools that it no longer offers become orphans."""
         known = self._released(self._ids_of(source)) if source in self.sources else self
         return known.extend(source, bindings)
 
     def remove(self, source: str) -> ToolTable:
-        """Forget a source; its tools become orphans."""
+        """Remove a source; its tools become orphans."""
         left = tuple(other for other in self.sources if other != source)
         return msgspec.structs.replace(self._released(self._ids_of(source)), sources=left)
 
     def overlay(self, source: str, bindings: Sequence[Binding]) -> ToolTable:
-        """Bind these on top, without the settings of what they cover.
+        """Bind these as an overlay, without the settings of the entries that they replace.
 
-        A tool with the same name becomes an orphan; one with the same id gives its place up.
+        An entry with the same name becomes an orphan; one with the same id is dropped.
         """
         ids = {binding.manifest.id for binding in bindings}
         names = {binding.manifest.name for binding in bindings}
@@ -289,7 +289,7 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(below, entries=left).rebind(source, bindings)
 
     def with_state(self, given: ToolState) -> ToolTable:
-        """Take the settings of a state; a bound tool keeps its own name and source.
+        """Apply the settings of a state; a bound tool keeps its own name and source.
 
         A bound tool that the state does not list has no settings; an orphan that it does not list is dropped.
         """

@@ -1,7 +1,7 @@
 """Tracebacks of tools, for the log, the trace and the record of a call.
 
-A traceback is at most `MAX_CHARS` long and has no secrets of the usual forms in it. Every exception gives a
-text, even one that raises while it is shown.
+A traceback is at most `MAX_CHARS` long, with secrets of the usual forms removed. Every exception can be
+formatted, even one that raises while it is formatted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PASSED_ON: Final = {
 }  # fmt: skip
 """The exceptions that keep their type on the way to guest code; the others become RuntimeError."""
 _MOST_CHARS: Final = MAX_CHARS * 4
-"""What is searched for secrets; a longer text, or line of one, is cut before it is copied."""
+"""The length that is searched for secrets; longer texts and lines are cut before they are copied."""
 _HEAD_CHARS: Final = 2_000
 _MAX_FRAMES: Final = 64
 _TITLE: Final = "Traceback (most recent call last):"
@@ -65,7 +65,7 @@ def traceback_of(error: BaseException) -> str:
     kept = getattr(error, _KEPT, None)
     try:
         text = kept if isinstance(kept, str) else _formatted(error)
-    except BaseException:  # an exception of a tool may raise anything while it is shown
+    except BaseException:  # a tool's exception may raise anything while it is formatted
         text = f"{type(error).__name__} (its traceback cannot be shown)"
     text = _bounded(text, _MOST_CHARS).encode("utf-8", "replace").decode()
     return _bounded(_finder().clean_text(text), MAX_CHARS)
@@ -93,7 +93,7 @@ def frames_of(text: str) -> str:
 
 
 def exception_type_of(text: str) -> str:
-    """The class of the exception that a traceback is of."""
+    """Return the class name of the exception at the end of a traceback."""
     lines = text.splitlines()
     last = max((number for number, line in enumerate(lines) if re.match(_FRAME, line)), default=-1)
     named = (re.match(_TYPE, line) for line in lines[last + 1 :])
@@ -106,7 +106,7 @@ def _formatted(error: BaseException) -> str:
         where = where.tb_next  # frames of this package that called the tool
     where = where or error.__traceback__
     try:
-        for one in _with_its_causes(error):  # a value that shares its parts may have no end as text
+        for one in _with_its_causes(error):  # a value with shared parts may be endless as text
             check_bounds([one.args, getattr(one, "__notes__", None)])
     except ValueTooLarge:
         frames = "".join(traceback.format_tb(where, limit=-_MAX_FRAMES))
@@ -116,7 +116,7 @@ def _formatted(error: BaseException) -> str:
 
 
 def _with_its_causes(error: BaseException) -> Iterator[BaseException]:
-    """*error* and all exceptions that its traceback shows."""
+    """Yield *error* and all exceptions that its traceback shows."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
@@ -131,7 +131,7 @@ def _with_its_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _bounded(text: str, most: int) -> str:
-    """The beginning and the end of a text: the outermost call, and the place that raised."""
+    """Return the beginning and the end of a text: the outermost call, and the line that raised."""
     if len(text) <= most:
         return text
     cut = f"\n[{len(text) - most:,} characters left out]\n"

@@ -332,7 +332,7 @@ def test_edited_code_that_is_invalid_is_refused_before_the_decision_is_spent(mem
             session = await runtime.session("s", agent=agent)
             await session.turn("go").settled()
             (approval,) = await session.approvals(pending=True)
-            with pytest.raises(InvalidArgument, match="edited arguments do not fit"):
+            with pytest.raises(InvalidArgument, match="edited arguments are invalid"):
                 await session.approve(approval.approval_id, arguments={"cod": "x"})
             assert (await session.approve(approval.approval_id)).output == '["seen a","seen a"]'
 

@@ -94,7 +94,7 @@ def test_a_wrong_answer_is_a_value_error_that_code_may_catch(memory: Place) -> N
     """
     played = play(memory, cell(code), output_type=Order)
     assert played.first.output == Order("A1")
-    assert reports(played.first.messages)[0].stdout.startswith("the answer does not fit: Expected `str`")
+    assert reports(played.first.messages)[0].stdout.startswith("the answer is not valid: Expected `str`")
 
 
 def test_a_wrong_answer_that_is_not_caught_is_shown_to_the_model(place: Place) -> None:
@@ -103,7 +103,7 @@ def test_a_wrong_answer_that_is_not_caught_is_shown_to_the_model(place: Place) -
     assert observations(played.first.messages)[0] == (
         "[cell 0] failed\n"
         "error:\n"
-        "RUNTIME_ERROR: ValueError: the answer does not fit: Expected `int`, got `str`\n"
+        "RUNTIME_ERROR: ValueError: the answer is not valid: Expected `int`, got `str`\n"
         "  1 | finish('three')\n"
         "    | ^"
     )
@@ -116,7 +116,7 @@ def test_a_wrong_answer_at_the_end_of_longer_code_gets_the_same_message(memory: 
     assert observations(played.first.messages)[0] == (
         "[cell 0] failed\n"
         "error:\n"
-        "RUNTIME_ERROR: ValueError: the answer does not fit: Expected `int`, got `str`\n"
+        "RUNTIME_ERROR: ValueError: the answer is not valid: Expected `int`, got `str`\n"
         "  2 | finish(n)\n"
         "    | ^"
     )

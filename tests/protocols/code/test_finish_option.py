@@ -42,7 +42,7 @@ def test_code_does_not_end_a_turn_that_does_not_accept_it(
             result = await (await runtime.session("s", agent=agent)).turn("go")
         assert result.output == "No end."
         assert outcomes(result.messages) == ["RUNTIME_ERROR"]
-        assert f"{ends}() is not possible here" in str(result.messages[2])
+        assert f"{ends}() cannot be called here" in str(result.messages[2])
         assert "finish(" not in model.requests[0].instructions
         assert "continue_as(" not in model.requests[0].instructions
 

@@ -105,7 +105,8 @@ def test_a_cell_in_another_language_gets_an_error_and_the_turn_continues(
     told = observations(played.first.messages)[1]
     assert told.startswith(
         "[cell 1] failed, nothing was executed\n"
-        f"error:\nUNSUPPORTED_FEATURE: the cell is {language}, this session runs python\nhint: "
+        f"error:\nUNSUPPORTED_FEATURE: the cell is written in {language}, but this session runs python\n"
+        "hint: "
     )
     assert played.last.output == "python"
 
@@ -136,7 +137,7 @@ def test_only_the_first_of_several_cells_runs(place: Place) -> None:
     reply = "\n\n".join([cell("kept = look('a')"), "then", cell("kept = look('b')"), cell("look('c')")])
     played = misbehave(place, reply, "over")
     assert observations(played.first.messages)[1].endswith(
-        "notes:\nonly the first cell of a reply is run; 2 more in this one did not run"
+        "notes:\nonly the first cell of a reply is run; 2 more in this reply did not run"
     )
     assert (played.ran, played.last.output) == (["a"], "seen a")
     assert played.shown == ["then", "over", "seen a"]

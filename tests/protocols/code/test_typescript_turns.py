@@ -125,7 +125,7 @@ def test_an_answer_that_does_not_fit_is_an_error_that_the_next_cell_repairs() ->
     result = agent.run_sync("go")
     assert result.output == {"days": 6}
     (told, _) = observations(result.messages)
-    assert "ValueError: the answer does not fit: Expected `int`, got `str`" in told
+    assert "ValueError: the answer is not valid: Expected `int`, got `str`" in told
     assert "  2 | finish({days: 'six'})\n" in told
 
 
@@ -205,10 +205,10 @@ def test_cells_are_found_by_every_name_of_the_language(tag: str) -> None:
 def test_a_cell_of_another_language_is_a_failed_call() -> None:
     """Ours: a session has one language, whether Python or TypeScript."""
     (told,) = observations(coder(cell("x = 1", "python"), "Oh.").run_sync("go").messages)
-    assert "UNSUPPORTED_FEATURE: the cell is python, this session runs typescript" in told
+    assert "UNSUPPORTED_FEATURE: the cell is written in python, but this session runs typescript" in told
     python = Agent(ScriptedModel([cell("const x = 1"), "Oh."]), protocol="code")
     (told,) = observations(python.run_sync("go").messages)
-    assert "UNSUPPORTED_FEATURE: the cell is typescript, this session runs python" in told
+    assert "UNSUPPORTED_FEATURE: the cell is written in typescript, but this session runs python" in told
 
 
 def test_a_result_that_is_not_json_is_an_error_with_a_hint() -> None:
@@ -546,7 +546,7 @@ def test_cells_come_as_calls_of_a_tool_that_speaks_of_typescript(place: Place, s
     assert played.last.output == "3"
     (request,) = played.model.requests
     (offered,) = request.tools
-    assert offered.description.startswith("Run TypeScript. Variables stay")
+    assert offered.description.startswith("Run TypeScript. Variables persist")
     assert offered.input_schema["properties"]["code"]["description"] == "one cell of TypeScript"
     assert "You act by writing TypeScript: call run_code with one cell at a time." in request.instructions
 

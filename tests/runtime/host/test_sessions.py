@@ -521,7 +521,7 @@ def test_sessions_are_made_only_so_deep(memory: Place) -> None:
             at = "root"
             for _ in range(32):
                 at = (await stage.host_of(at).create_session(SessionCreateRequest())).session_id
-            with pytest.raises(InvalidArgument, match="32 sessions below"):
+            with pytest.raises(InvalidArgument, match="32 levels below"):
                 await stage.host_of(at).create_session(SessionCreateRequest())
 
     asyncio.run(main())

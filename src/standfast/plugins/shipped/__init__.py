@@ -1,7 +1,7 @@
-"""The plugins that come with Standfast. Each is one file, short enough to learn from.
+"""The plugins that ship with Standfast, which also serve as examples.
 
-A name is loaded when it is first used, and loads no other plugin with it. By entry point they have names too:
-`Agent(plugins=["plan", "guard"])`.
+Each is imported when it is first used, independently of the others. Agents may also refer to them by the
+names of their entry points: `Agent(plugins=["plan", "guard"])`.
 """
 
 from __future__ import annotations

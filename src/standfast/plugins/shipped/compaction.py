@@ -1,14 +1,14 @@
 """Compaction: when the window is nearly full, a new frame begins with a summary of the conversation.
 
 The model itself summarizes all but the last turns, which follow the summary unchanged. Summarized messages
-stay in the session's history, and the model no longer sees them.
+stay in the session's history, but the model no longer sees them.
 
 Rules
 -----
 1. At most one summary is requested in a turn. Its usage is in the ledger under "compaction".
-2. An empty summary changes nothing. A model that fails makes the turn fail, like any hook that does. The
-   hook's time limit (`Runtime(hook_timeout_s=...)`) includes the model's time.
-3. Turns that are kept are whole. The usage of their replies is dropped: it is about the old frame.
+2. An empty summary changes nothing. If the model call fails, the hook and with it the turn fail. The hook's
+   time limit (`Runtime(hook_timeout_s=...)`) includes the model call.
+3. Only whole turns are kept. The usage recorded in their replies is dropped, because it counts the old frame.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _RESULT_CHARS: Final = 2_000
 
 
 class Compaction(Plugin):
-    """Give it to an agent whose sessions become long.
+    """A plugin for agents whose sessions become long.
 
     Args:
         window_tokens: the size of the model's context window.
@@ -85,7 +85,8 @@ class Compaction(Plugin):
         ):
             return None
         older, kept = self._split(ctx, allowed // 3 if ctx.overflowed else allowed * 2 // 3)
-        # Not worth it: one message, most likely a summary, or other things that fill the window.
+        # Not worth a summary: there is one message, probably a summary itself, or something else fills the
+        # window.
         is_short = len(older) < 2 or window.estimate_tokens(older) <= allowed // 10
         if not older or (is_short and not ctx.overflowed):
             return None

@@ -9,16 +9,16 @@
         default="allow",
     )
 
-A table of conditions such as `{"cents": {"gt": 100}, "currency": "EUR"}` fits if all its tests pass. A plain
-value means equality. `default` stands for a missing argument: `{"limit": {"gt": 100, "default": 10}}`.
+A table of conditions such as `{"cents": {"gt": 100}, "currency": "EUR"}` matches if all its tests pass. A
+plain value means equality. `default` is used for a missing argument: `{"limit": {"gt": 100, "default": 10}}`.
 
 Rules
 -----
-1. The first rule that fits a call decides: `rules` in their order, then `deny`, `ask` and `allow`, then
+1. The first rule that matches a call decides: `rules` in their order, then `deny`, `ask` and `allow`, then
    `default`.
-2. A condition that raises, that returns neither True nor False, or that needs a missing argument refuses the
-   call, whatever the rule says. The model reads why, and can call again with that argument.
-3. A person who approves has the last word: the guard is not asked again.
+2. If a condition raises, returns neither True nor False, or needs a missing argument, the call is denied,
+   whatever the rule says. The model is given the reason, and can call again with that argument.
+3. A person's approval is final: the guard does not check an approved call again.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class GuardRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Guard(Plugin):
-    """Give it to an agent whose tools can do harm.
+    """A plugin for agents whose tools can do harm.
 
     Args:
-        rules: `GuardRule`s, or the same as objects; the first that fits decides.
-        deny: patterns of names that are refused, if no rule fits.
-        ask: patterns of names about which a person is asked.
-        allow: patterns of names that are let through.
-        default: what becomes of the others: "allow", "deny" or "ask".
+        rules: `GuardRule`s, or JSON objects with the same fields; the first match decides.
+        deny: name patterns of tools whose calls are denied, if no rule matches.
+        ask: name patterns of tools whose calls need a person's approval.
+        allow: name patterns of tools whose calls are allowed.
+        default: the verdict on all other calls: "allow", "deny" or "ask".
     """
 
     id = "guard"
@@ -99,7 +99,7 @@ class Guard(Plugin):
         self.check_options()
 
     def check_options(self) -> None:
-        """Read all rules, in the order in which they are tried."""
+        """Validate all rules, and store them in the order in which they are tried."""
         given = {"rules": self.rules, "deny": self.deny, "ask": self.ask, "allow": self.allow}
         for name, value in given.items():
             if not isinstance(value, (list, tuple)):
@@ -139,7 +139,7 @@ def _rule(given: object, where: str) -> GuardRule:
 
 
 Table = Mapping[str, Mapping[str, Any]]
-"""For each argument its tests: the name of the operator and its operand."""
+"""The tests of each argument: operands by the names of operators."""
 
 OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "eq": operator.eq,
@@ -156,7 +156,7 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 def holds(table: Table, arguments: Mapping[str, Json]) -> bool:
-    """Return whether the arguments pass every test; raise if a test cannot be made."""
+    """Return whether the arguments pass every test; raise if one cannot be evaluated."""
     for name, tests in table.items():
         if name not in arguments and "default" not in tests:
             raise LookupError(f"the argument {name!r} is not given")
@@ -167,7 +167,7 @@ def holds(table: Table, arguments: Mapping[str, Json]) -> bool:
 
 
 def read_table(given: object, where: str) -> Table:
-    """Check a table and return it; errors name it *where*."""
+    """Validate a table and return it; errors refer to it as *where*."""
     if not isinstance(given, Mapping):
         raise InvalidArgument(f"{where}: a condition is neither a function nor a table")
     return {str(name): _tests(tests, where) for name, tests in given.items()}

@@ -1,14 +1,14 @@
-"""Memory: notes that the model makes and finds again.
+"""Memory: notes that the model stores and can search later.
 
-`scope` says where they are stored. "session" stores them in the session's state: a fork has a copy, a rewind
-restores them. "user:NAME" stores them on the plugin's shelf: all sessions of that user share them, in every
-process on the same store, and a rewind does not touch them.
+`scope` determines where they are stored. "session" stores them in the session's state: a fork has a copy, a
+rewind restores them. "user:NAME" stores them on the plugin's shelf: all sessions of that
+user share them, in every process on the same store, and a rewind does not affect them.
 
 Rules
 -----
 1. The id of a note is derived from its call, so a call that is executed twice makes one note.
-2. Notes are removed only by `forget`: a full memory refuses new ones.
-3. A session's notes are stored in pages, each once, so that a new note costs one page and not all of them.
+2. Notes are removed only by `forget`. If the memory is full, new notes are refused.
+3. A session's notes are stored in pages, so that adding a note rewrites one page instead of all notes.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class MemorySearch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Memory(Plugin):
-    """Give it to an agent that should know tomorrow what it learned today.
+    """A plugin for agents that should remember facts across turns or sessions.
 
     Args:
         scope: "session", or "user:NAME" for notes that all sessions of a user share.
-        max_notes: how many notes there may be.
-        max_note_bytes: how long one may be, as UTF-8.
-        shown: how many of the most recent ones the model reads in every prompt.
+        max_notes: the largest number of notes.
+        max_note_bytes: the largest size of a note, as UTF-8.
+        shown: how many of the most recent notes are part of every prompt.
     """
 
     id = "memory"
@@ -85,14 +85,14 @@ class Memory(Plugin):
 
     @tool(side_effect="write", idempotent=True, loop="runtime")
     async def remember(self, ctx: RunContext[Any], text: str, tags: Tags = []) -> str:  # noqa: B006 - never changed
-        """Make a note of something worth knowing later: a fact, a preference, a decision. Returns its id.
+        """Store a note about something worth knowing later: a fact, a preference, a decision. Returns its id.
 
         Args:
             text: one fact, in words that make sense without the conversation.
-            tags: words under which it may be looked for.
+            tags: words by which the note can be found.
         """
         if not text.strip() or len(text.encode()) > self.max_note_bytes:
-            raise InvalidArgument(f"a note has between 1 and {self.max_note_bytes} bytes")
+            raise InvalidArgument(f"a note must have between 1 and {self.max_note_bytes} bytes")
         note_id = f"n_{digest_bytes(ctx.idempotency_key.encode())[:12]}"
         notes = await self._notes()
         if any(note.note_id == note_id for note in notes):
@@ -105,20 +105,20 @@ class Memory(Plugin):
 
     @tool(side_effect="read", loop="runtime")
     async def recall(self, query: str, limit: Limit = 5) -> list[Note]:
-        """Find notes by their words and tags, the best fit first.
+        """Find notes by their words and tags, the best match first.
 
         Args:
-            query: words to look for; without any, the most recent notes are found.
-            limit: how many notes at most.
+            query: words to search for; if empty, the most recent notes are returned.
+            limit: the maximum number of notes.
         """
         return ranked(await self._notes(), query, limit)
 
     @tool(side_effect="write", idempotent=True, loop="runtime")
     async def forget(self, note_id: str) -> bool:
-        """Remove a note that is wrong or no longer needed; false if there is none.
+        """Remove a note that is wrong or no longer needed. Returns false if it does not exist.
 
         Args:
-            note_id: as remember() and recall() give it.
+            note_id: the id that remember() or recall() returned.
         """
         known = any(note.note_id == note_id for note in await self._notes())
         if known:
@@ -140,11 +140,11 @@ class Memory(Plugin):
 
     @action
     async def search(self, ctx: PluginActionContext, args: MemorySearch) -> list[Note]:
-        """Find notes by their words and tags, the best fit first."""
+        """Find notes by their words and tags, the best match first."""
         return ranked(await self._notes(), args.query, args.limit)
 
     def snapshot(self, writer: SnapshotWriter) -> PluginSnapshotMeta:
-        pages: dict[str, list[Json]] = {}  # a note is always in the same page
+        pages: dict[str, list[Json]] = {}  # a note always stays in the same page
         for note in (self.state or {}).values():
             pages.setdefault(f"notes.{note['number'] // _PAGE:06}", []).append(note)
         for name, page in pages.items():
@@ -180,7 +180,7 @@ def ranked(notes: Iterable[Note], query: str, limit: int) -> list[Note]:
     if not wanted:
         return recent[:limit]
     scored = [(len(wanted & _words(" ".join((note.text, *note.tags)))), note) for note in recent]
-    scored.sort(key=lambda one: -one[0])  # stable: equals stay in their order
+    scored.sort(key=lambda one: -one[0])  # stable: notes with equal scores stay in order
     return [note for score, note in scored[:limit] if score]
 
 

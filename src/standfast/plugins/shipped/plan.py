@@ -1,7 +1,8 @@
-"""Plan: a checklist that the model keeps and the user sees.
+"""Plan: a checklist that the model maintains and the user sees.
 
-The model writes it with one tool and reads it in every prompt; observers of the session get an event for each
-change. It is part of the session's state: it survives a restart, a fork has a copy, a rewind restores it.
+The model writes it with one tool and reads it in every prompt. Subscribers of the session get an event for
+each change. It is part of the session's state: it survives a restart, a fork has a copy, a rewind restores
+it.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class PlanItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Plan(Plugin):
-    """Give it to an agent whose tasks have several steps.
+    """A plugin for agents whose tasks have several steps.
 
     Args:
-        max_items: how long the plan may become.
+        max_items: the largest number of items in the plan.
     """
 
     id = "plan"
@@ -57,7 +58,7 @@ class Plan(Plugin):
         return self.state or {}
 
     def _replace(self, items: Sequence[PlanItem], changed_by: str) -> None:
-        """Store another plan; an equal one changes nothing."""
+        """Store a new plan, unless it equals the current one."""
         tidy = [PlanItem(title=" ".join(item.title.split()), status=item.status) for item in items]
         if not all(item.title for item in tidy):
             raise InvalidArgument("an item of the plan has an empty title")
@@ -70,10 +71,10 @@ class Plan(Plugin):
 
     @tool(side_effect="none", loop="runtime")
     async def update_plan(self, ctx: RunContext[Any], items: list[PlanItem]) -> str:
-        """Write down the steps of the task, or how far they are. The user sees the plan.
+        """Write down the steps of the task, or update their status. The user sees the plan.
 
-        Make one for a task of several steps, and keep it true: one item in_progress at a time, done as soon
-        as it is done. What is given replaces the whole plan; an empty list removes it.
+        Make a plan for a task of several steps and keep it current: one item in_progress at a time, marked
+        done as soon as it is finished. The items replace the whole plan; an empty list removes it.
 
         Args:
             items: all items, in order.

@@ -1,18 +1,18 @@
-"""Redact: keeps secrets out of what is stored, shown and sent to the model.
+"""Redact: removes secrets from data that is stored, shown or sent to the model.
 
-Results of calls and replies of the model are cleaned before anything else sees them, so that neither journal
-nor history has the secret; the messages of every model call are cleaned once more before they are sent. A
-streamed reply is held back from where a secret could begin to where it is clear that none does.
+Call results and model replies are redacted before any other component sees them, so that neither journal nor
+history contains the secret. The messages of every model call are redacted once more before they are sent. A
+streamed reply is held back from each position where a secret could begin until it is clear that none does.
 
 Rules
 -----
-1. A user's message is stored unchanged. The model reads it cleaned.
-2. A call whose arguments contained a secret is made with the replacement. The model cannot know a secret that
-   it was never shown.
-3. Plugins that keep what they see, such as `ToolOutputBudget`, come after this one in `Agent(plugins=[...])`.
+1. A user's message is stored unchanged. The model sees it redacted.
+2. A call whose arguments contained a secret is executed with the replacement. A model cannot know a secret
+   that it has never seen.
+3. Plugins that store results, such as `ToolOutputBudget`, must come after this one in `Agent(plugins=[...])`.
 
-Not here: the system prompt, attachments, numbers, errors of the model's provider. Results delivered from
-outside are stored as delivered, and cleaned before they become the result of their call.
+Not here: the system prompt, attachments, numbers, errors of the model's provider. External completions are
+stored unchanged, and redacted before they become the result of their call.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
 
 
 class Redact(Plugin):
-    """Give it to an agent that may come across keys and passwords.
+    """A plugin for agents that may encounter keys and passwords.
 
     Args:
-        patterns: regular expressions of what is secret. With others than the default ones a reply is
-            streamed line by line, since a match of theirs might begin anywhere.
-        secrets: texts that are secret, such as the values of environment variables.
-        replacement: what stands in their place.
+        patterns: regular expressions that match secrets. With patterns other than the defaults, replies are
+            streamed line by line, because a match could begin anywhere.
+        secrets: secret strings, such as the values of environment variables.
+        replacement: the text that replaces a secret.
     """
 
     id = "redact"
@@ -67,7 +67,7 @@ class Redact(Plugin):
         self._finder = SecretFinder(self.patterns, self.secrets, self.replacement)
 
     def session_ready(self, ctx: PluginSessionContext) -> None:
-        """Let other plugins clean their own requests to a model."""
+        """Offer other plugins a function that redacts their own requests to a model."""
         ctx.extensions.put("redact", self._cleaned)
 
     @hook
@@ -81,7 +81,7 @@ class Redact(Plugin):
 
     @hook
     async def assistant_stream(self, ctx: AssistantStreamHookContext) -> str:
-        """Clean a piece of the reply. Text that a failed attempt held back is dropped."""
+        """Redact a piece of the reply. Text held back from a failed attempt is dropped."""
         call = (ctx.turn_id, ctx.number)
         held_of, held = self._held.get(ctx.kind, (call, ""))
         text = held + ctx.chunk if held_of == call else ctx.chunk
@@ -101,7 +101,7 @@ class Redact(Plugin):
 
     @hook(priority=-1_000)
     async def context_transform(self, ctx: TurnTransformContext, messages: list[Message]) -> list[Message]:
-        """Clean each message once, after all other plugins have added theirs."""
+        """Redact each message once, after all other plugins have added theirs."""
         known = self._known
         self._known = {id(one): known.get(id(one)) or (one, self._cleaned(one)) for one in messages}
         return [self._known[id(one)][1] for one in messages]
@@ -151,7 +151,7 @@ class Redact(Plugin):
         return tuple(self._finder.clean_text(text) for text in texts)
 
     def _thoughts(self, thoughts: tuple[Reasoning, ...]) -> tuple[Reasoning, ...]:
-        """Clean the model's reasoning. Providers sign it, so a part with a secret is not sent back."""
+        """Redact the model's reasoning. Providers sign it, so a part with a secret is not sent back."""
         clean = self._finder.clean
         return tuple(
             thought
@@ -161,7 +161,7 @@ class Redact(Plugin):
         )
 
     def _call(self, call: RequestedCall) -> RequestedCall:
-        """Return a call without secrets in its arguments, however JSON escapes them."""
+        """Return a call without secrets in its arguments, even if JSON escapes hide them."""
         finder = self._finder
         try:
             given = msgspec.json.decode(call.arguments)

@@ -1,16 +1,16 @@
 """Rolling history: as the window fills, old attachments and tool output are hidden from the model.
 
-Before each model call the messages are estimated at four characters a token. If a provider counted more for
-an earlier call (system prompt, tools, other scripts than Latin), the difference is added. What exceeds the
-window is removed, oldest first: attachments and results, which leave a note behind, then whole turns. This
-happens in steps of a tenth of the window, so that most calls begin with the same messages as the one before
-and hit the provider's cache.
+Before each model call the size of the messages is estimated at four characters per token. If a provider
+counted more for an earlier call (system prompt, tools, non-Latin scripts), the difference is added. If the
+estimate exceeds the window, the oldest content is removed first: attachments and results, which are replaced
+by a note, then whole turns. This happens in steps of a tenth of the window, so that most calls begin with the
+same messages as the previous one and hit the provider's cache.
 
 Rules
 -----
 1. Nothing durable changes, and the same messages always give the same view.
-2. This turn and the last `keep_turns` before it stay unchanged until a call did not fit.
-3. Every call that is shown keeps its result: a turn is removed as a whole.
+2. This turn and the last `keep_turns` before it stay unchanged unless a call exceeded the context window.
+3. Every call that is shown keeps its result, because turns are removed as a whole.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from standfast.plugins.shipped.window import (
 
 
 class RollingHistory(Plugin):
-    """Give it to an agent whose sessions are long.
+    """A plugin for agents whose sessions are long.
 
     Args:
         window_tokens: the size of the model's context window.
@@ -59,7 +59,7 @@ class RollingHistory(Plugin):
     @hook
     async def context_transform(self, ctx: TurnTransformContext, messages: list[Message]) -> list[Message]:
         tokens, allowed = count_tokens(messages), self.window_tokens * self.fill
-        # If the provider refused the call, half of the messages go.
+        # If the provider refused the call as too long, remove half of the messages.
         excess = math.ceil(max(tokens - allowed / 2, tokens / 2) if ctx.overflowed else tokens - allowed)
         if excess <= 0:
             return messages
@@ -81,7 +81,7 @@ class RollingHistory(Plugin):
 
 
 def _lightened(turn: list[Message], excess: int) -> tuple[list[Message], int]:
-    """Hide attachments and results of a turn, about *excess* tokens; return the turn and the tokens saved."""
+    """Hide attachments and results of a turn, about *excess* tokens; return the turn and the saved tokens."""
     light: list[Message] = []
     saved = 0
     for message in turn:

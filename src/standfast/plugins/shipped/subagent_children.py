@@ -1,18 +1,18 @@
 """The subagents of one session: their records, the state of their work, their usage.
 
 A subagent is a child session, and a task of its parent's session under the child's id. The task's body names
-the turn that the subagent works on. Nothing else is stored: the state of the work is that of the child's own
-turn, so that a parent in another process, after a crash, finds every subagent where it is.
+the turn that the subagent is working on. Nothing else is stored: the state of the work is the state of that
+turn, so that after a crash a parent in another process finds every subagent in its current state.
 
-A subagent that opens a new frame, or gets a message at the last moment, continues in another turn by itself.
+A subagent that opens a new frame, or gets a message while its turn ends, continues in another turn by itself.
 The last node of its history names that turn. A parent that dies right after it has started a turn does not
-know its id; it asks for the same turn once more, and gets it when that turn rests.
+know the turn's id; it requests the same turn again, and gets it when that turn has ended or waits.
 
 Rules
 -----
 1. Every model call is in the ledger of the session that made it, and in no other. The usage of a subagent is
-   the sum over its session and those below it: it adds up whatever crashes.
-2. A task ends as the subagent's turn ends; reporting that twice changes nothing.
+   the sum over its session and those below it, so it is correct even after crashes.
+2. A task ends when the subagent's turn ends, with the same result. Reporting the end twice has no effect.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from standfast.ports.host import PluginActionHost, SessionTurnHandle
 Status = Literal["finished", "failed", "cancelled", "waiting", "running"]
 
 MAX_FIXES: Final = 2
-"""How often a subagent may correct an answer that does not fit the schema."""
+"""How often a subagent may correct an answer that does not match the schema."""
 
 _WANTED: Final = "\n\nAnswer with JSON and nothing else. It must fit this JSON Schema:\n"
 _FENCED: Final = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
 
 
 class SubagentWait(msgspec.Struct, frozen=True, kw_only=True):
-    """A wait of a subagent. `id` is that of the approval, `capability` the tool it is about."""
+    """A subagent's wait for an approval. `id` is the approval's id, `capability` the tool to approve."""
 
     id: str
     kind: WaitKind
@@ -103,7 +103,10 @@ def report_of(
     usage: Usage = Usage(),
     capabilities: dict[str, str] | None = None,
 ) -> SubagentReport:
-    """Report on a turn, or on a running one if it is None. *capabilities* are the tools of calls, by id."""
+    """Return a report on a turn; None means that it is running.
+
+    *capabilities* are the tools of calls, by id.
+    """
     if turn is None:
         return SubagentReport(agent_id=agent_id, status="running", usage=usage)
     outcome = turn.outcome
@@ -123,7 +126,7 @@ def report_of(
                 ErrorObject(
                     code=TurnCode.OUTPUT_INVALID,
                     message=f"the subagent's answer was refused: {problem}",
-                    hint="correct it with send_input, or do without",
+                    hint="ask for a correction with send_input, or continue without it",
                 ),
             )
     return SubagentReport(
@@ -132,8 +135,8 @@ def report_of(
 
 
 def read_value(text: str, schema: dict[str, Any]) -> tuple[Json, str | None]:
-    """Return an answer as a value of *schema*, or the problem with it."""
-    import jsonschema_rs  # imported where a subagent is asked for a value, and only there
+    """Parse an answer and validate it against *schema*; return its value, or the problem with it."""
+    import jsonschema_rs  # slow to import, and needed only with an output schema
 
     found = _FENCED.fullmatch(text.strip())
     try:
@@ -163,7 +166,7 @@ def task_words(task: str, schema: dict[str, Any] | None) -> str:
 
 
 def schema_in(words: str) -> dict[str, Any] | None:
-    """Return the schema in a message of `task_words`; None without one."""
+    """Return the schema in a message made by `task_words`; None if it has none."""
     _, wanted, written = words.rpartition(_WANTED)
     try:
         return msgspec.json.decode(written, type=dict[str, Any]) if wanted else None
@@ -181,9 +184,9 @@ _SHOWN_CHARS: Final = 2_000
 class Child(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
     """A subagent, as stored in its task's body.
 
-    `turn_id` is the turn that it works on, if known, `after` the last turn of its history before that.
-    `parent_turn` is the turn that gave it work, `before` its usage when that turn first did so, and `limits`
-    the limits it was given.
+    `turn_id` is the turn that it is working on, if known; `after` is the last turn of its history before
+    that. `parent_turn` is the parent's turn that gave it work, `before` its usage when that turn first did
+    so, and `limits` the limits that it was given.
     """
 
     session_id: SessionIdField
@@ -230,7 +233,7 @@ class Children:
         }
 
     async def rests(self, child: Child, *, for_people: bool = False) -> AssembledTurn:
-        """Wait until the subagent's turn has ended or, unless *for_people*, waits for a person."""
+        """Wait until the subagent's turn ends or, unless *for_people*, waits for a person; return it."""
         turn_id = child.turn_id or (await self.begin_first(child)).turn_id
         while True:
             turn = await self.host.await_turn(turn_id)
@@ -249,7 +252,7 @@ class Children:
             turn_id = last
 
     async def begin_first(self, child: Child) -> SessionTurnHandle:
-        """Start the first turn of a subagent; if it was started before, wait until it rests."""
+        """Start the first turn of a subagent; if it was already started, wait until it has ended or waits."""
         charter = (await self.host.snapshot_session(child.session_id)).head.charter
         words = task_words(child.task, child.output_schema) if charter is None else charter.task
         asked = TurnInput(
@@ -264,7 +267,7 @@ class Children:
         return last_turn((await self.host.snapshot_session(session_id)).head)
 
     async def settle(self, child: Child, turn: AssembledTurn) -> None:
-        """End the subagent's task in the way its turn has ended."""
+        """End the subagent's task with the status with which its turn has ended."""
         state = task_state_of(status_of(turn.outcome))
         if state.is_terminal:
             await self.host.complete_background_task(self.session_id, child.session_id, state)
@@ -276,7 +279,7 @@ class Children:
         waits, tools = turn is not None and isinstance(turn.outcome, Waiting), None
         if turn is not None:
             running = turn.usage if waits else Usage()
-        if waits:  # the subagent's own plugin, if it has one, remembers the tools of its calls
+        if waits:  # the subagent's own plugin, if any, knows the tools of its calls
             state = (await self.host.snapshot_session(child.session_id)).state
             entry = state.plugins.plugins.get(PLUGIN_ID)
             kept = None if entry is None else entry.meta.state
@@ -290,7 +293,7 @@ class Children:
         )
 
     async def usage(self, child: Child) -> Usage:
-        """Return the usage in the ledgers of the subagent and of those below it."""
+        """Return the usage in the ledgers of the subagent and of all subagents below it."""
         return await tree_usage(self.host, child.session_id)
 
 

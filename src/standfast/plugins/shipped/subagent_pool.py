@@ -1,22 +1,24 @@
 """The budget that a turn shares with its subagents.
 
-Tokens, model calls, money and time are shared: a turn and the subagents that it gave work to draw on the
-limits of that turn. Rounds, attempts and the like are not shared: they say how one agent works.
+Tokens, model calls, cost and time are shared: the limits of a turn apply to its own usage plus that of the
+subagents it gave work to. Limits on iterations, attempts and the like are not shared, because they control
+how a single agent works.
 
 The turn's own usage is known at its checkpoints, and between them from each reply. The usage of subagents is
 in the ledgers of their sessions; while a subagent's turn runs in this process, its replies are counted as
-they arrive. A subagent begins with what is left then. When nothing is left, running subagents are ended at
-their next reply, and the turn at its next checkpoint.
+they arrive. A subagent's limits are the remainder of the budget when it starts. When nothing is left, running
+subagents are stopped at their next reply, and the turn at its next checkpoint.
 
-The limits of a subagent's turn are stored on the shelf before it begins, so that it can share them in turn,
-and a call that is repeated after a crash gives the same.
+The limits of a subagent's turn are written to the plugin's shelf before it begins, so that the subagent can
+share them with its own subagents, and a call that is repeated after a crash assigns the same limits.
 
 Rules
 -----
-1. The last model calls are the turn's own: subagents cannot use up what it needs to read their results and
+1. The last model calls are reserved for the turn itself, so that it can read its subagents' results and
    answer.
-2. As for a turn alone, tokens and time leave it one more step, calls and money do not.
-3. A session whose limits share nothing is not counted, and costs nothing.
+2. As without subagents, a turn that has used up its tokens or time gets one more step; one that has used up
+   its model calls or cost does not.
+3. If no shared limit is set, nothing is counted.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from standfast.plugins.shipped.subagent_children import Children, KnownChild
 
 _SCOPE: Final = "limits"
 KEPT_CALLS: Final = 2
-"""Model calls that a new subagent does not get: one to wait for it, one to answer."""
+"""How many model calls are reserved for the parent: one to wait for the subagent, one to answer."""
 
 SHARED: Final = ("max_tokens", "max_calls", "max_cost_usd", "max_wall_ms")
 """The limits of a turn that it shares with its subagents."""
@@ -60,7 +62,7 @@ def no_credit(limits: UsageLimits, spent: SharedSpending) -> ErrorObject | None:
 
 
 def used_up(limits: UsageLimits, spent: SharedSpending, *, kept_calls: int) -> ErrorObject | None:
-    """Return why nothing is left, with *kept_calls* reserved; None if something is left of each limit."""
+    """Return which limit is used up, with *kept_calls* reserved; None if something is left of each limit."""
     usage = spent.usage
     if limits.max_tokens is not None and usage.total >= limits.max_tokens:
         return _over(f"used {usage.total:,} tokens, the limit is {limits.max_tokens:,}")
@@ -75,7 +77,7 @@ def used_up(limits: UsageLimits, spent: SharedSpending, *, kept_calls: int) -> E
 
 
 def allowance(shared: UsageLimits, spent: SharedSpending, own: UsageLimits) -> UsageLimits:
-    """Return the limits of a subagent that begins now; something must be left (`used_up`)."""
+    """Return the limits of a subagent that starts now. Check `used_up` first: something must be left."""
     used = msgspec.structs.replace(spent.usage, calls=spent.usage.calls + KEPT_CALLS)
     left = shared.left(used, spent.wall_ms)
     lower = {name: value for name, value in left.items() if (getattr(own, name) or value) >= value}
@@ -97,7 +99,7 @@ def _over(problem: str) -> ErrorObject:
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A turn: when it began, its usage, and that of its subagents when last seen."""
+    """When a turn began, its usage, and the last known usage of its subagents."""
 
     turn_id: str = ""
     began_ms: int = 0
@@ -112,7 +114,7 @@ class Pool:
     def __init__(self, session_id: str, shelf: Shelf, keep: Callable[[Json], None]) -> None:
         self.session_id = session_id
         self.policy = UsageLimits()
-        """The limits of the session's turns, unless it is a subagent and was given less."""
+        """The limits of the session's turns; a subagent may have been given lower ones."""
         self.enabled = True
         self.is_subagent = False
         self.own_limits: Mapping[str, UsageLimits] = {}
@@ -162,28 +164,28 @@ class Pool:
         return self._live.get(agent_id, Usage())
 
     def began(self, agent_id: str) -> None:
-        """Begin to count a turn of a subagent in this process."""
+        """Start counting the usage of a subagent's turn that runs in this process."""
         self._live[agent_id] = Usage()
 
     def heard(self, agent_id: str, usage: Usage) -> None:
-        """Count a reply of a subagent's model; after the turn's end it is in the ledger already."""
+        """Count a reply of a subagent's model, unless its turn has ended and the ledger contains it."""
         if agent_id in self._live:
             self._live[agent_id] += msgspec.structs.replace(usage, calls=1)
 
     async def ended(self, agent_id: str, children: Children) -> None:
-        """End the count of a subagent's turn: its usage is in its ledger now, and its limits are void."""
+        """Stop counting a subagent's turn: its ledger now has its usage, and its limits no longer apply."""
         if self.enabled and is_shared(await self.limits()):
             total = await self._in_ledgers(children)
-            self._live.pop(agent_id, None)  # no await before `saw`: the usage counts exactly once
+            self._live.pop(agent_id, None)  # no await before `saw`, so that usage counts exactly once
             self.saw(total)
             await self._shelf.put(_SCOPE, agent_id, None)
         self._live.pop(agent_id, None)
 
     async def used_up(self) -> ErrorObject | None:
-        """Return why the turn may not continue; None while something is left, or without subagents.
+        """Return why the turn may not continue; None while something is left, or if it has no subagents.
 
-        The kernel reports what the turn has used up alone. A call is reserved for its answer, and one for
-        each other running subagent, which may be in the middle of one.
+        The machine itself reports the limits that the turn reaches alone. One model call is reserved for the
+        turn's answer, and one for each other running subagent, which may be making one now.
         """
         limits, spent = await self.limits(), self._spent()
         alone = SharedSpending(usage=self.tally.own, wall_ms=spent.wall_ms)
@@ -192,7 +194,7 @@ class Pool:
         return used_up(limits, spent, kept_calls=max(1, len(self._live)))
 
     async def may_step(self) -> bool:
-        """Return whether a turn with nothing left may make one more step: once, and never on credit."""
+        """Return whether a turn with nothing left may make a last step, which never exceeds calls or cost."""
         if self.tally.warned or no_credit(await self.limits(), self._spent()) is not None:
             return False
         self._note(msgspec.structs.replace(self.tally, warned=True))
@@ -219,12 +221,15 @@ class Pool:
     async def allowance(
         self, children: Children, known: Mapping[str, KnownChild], agent_id: str, agent: str | None
     ) -> UsageLimits | None:
-        """Return the limits of a new subagent, None for its agent's own; `ToolError` if nothing is left."""
+        """Return the limits of a new subagent, None for its agent's own.
+
+        Raise `ToolError` if nothing is left.
+        """
         shared = await self.limits()
         if not self.enabled or not is_shared(shared):
             return None
         if agent_id not in known and (given := await self._read(agent_id)) is not None:
-            return given  # this call was executed before
+            return given  # this call has been executed before a crash
         await self.look(children)
         spent = self._spent()
         if (problem := used_up(shared, spent, kept_calls=KEPT_CALLS)) is not None:

@@ -1,7 +1,7 @@
 """The tools with which a model runs subagents.
 
-Rule: whatever a call creates is named after that call: repeated after a crash, it finds what it had created.
-Only a declared agent has tools that its parent's session lacks.
+Rule: everything that a call creates is named after that call, so that a call repeated after a crash finds
+what it had created. Only a declared agent has tools that its parent's session lacks.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _A_MINUTE: Final = CapabilityLimits(timeout_ms=60_000)
 _AN_HOUR: Final = CapabilityLimits(timeout_ms=3_660_000, max_response_bytes=16 << 20)
 
 _BEGINNING_S: Final = 2.0
-"""How long to wait for a subagent to begin; after that it must have begun before."""
+"""How long to wait for a subagent to start. If that takes longer, its turn was already running."""
 
 _ENDING_S: Final = 10.0
 """How long to wait for a cancelled subagent to end."""
 
 _LOOK_S: Final = 0.25
-"""How long a look at subagents without waiting may take."""
+"""How long `wait` may take to read the status of subagents if its timeout is 0."""
 
 
 class SpawnRequest(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class SpawnedAgent(msgspec.Struct, frozen=True):
 
 
 class SentInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to a subagent. It `began` a turn, or is read in the running one."""
+    """A message sent to a subagent. If `began`, it started a turn; otherwise the running turn reads it."""
 
     agent_id: str
     began: bool
@@ -112,16 +112,17 @@ class SubagentTools:
         tools: list[str] | None = None,
         output_schema: dict[str, Any] | None = None,
     ) -> SpawnedAgent:
-        """Give a part of the work to a subagent. It begins at once, beside you; wait() has its answer.
+        """Delegate work to a subagent, which runs concurrently with you; wait() returns its answer.
 
-        The subagent sees nothing of this conversation: put everything it needs to know into the task.
+        The subagent does not see this conversation: include everything it needs to know in the task.
 
         Args:
-            task: what it is to do, and what to answer with.
-            agent: the name of a special subagent; without one it is like you.
-            tools: the names of the tools that it may use, of those you have, or of those that the special
-                subagent has; without this, all of them.
-            output_schema: a JSON Schema that its answer must fit; wait() then has the answer as a value.
+            task: what the subagent should do, and what its answer should contain.
+            agent: the name of a special subagent; by default, the subagent is an agent like you.
+            tools: the names of the tools that it may use, a subset of yours or of those of the special
+                subagent; by default, all of them.
+            output_schema: a JSON Schema that its answer must match; wait() then returns the answer as a
+                value.
         """
         async with _while_open(ctx), self._one_at_a_time:
             children = Children(ctx.host, ctx.session_id)
@@ -133,17 +134,17 @@ class SubagentTools:
 
     @tool(side_effect="external_system", limits=_A_MINUTE, loop="runtime")
     async def send_input(self, ctx: RunContext[Any], agent_id: str, text: Text) -> SentInput:
-        """Send a message to a subagent. A running one reads it in its turn; one that has ended continues.
+        """Send a message to a subagent: a running one reads it in its turn, an ended one starts another.
 
         Args:
-            agent_id: as spawn_agent() returned it.
+            agent_id: the id that spawn_agent() returned.
             text: the message.
         """
         async with _while_open(ctx), self._one_at_a_time:
             children = Children(ctx.host, ctx.session_id)
             known = await children.all()
             found = require_child(known, agent_id)
-            if found.live and await children.last_turn(agent_id) == found.child.after:  # it is at work
+            if found.live and await children.last_turn(agent_id) == found.child.after:  # it is running
                 message = InjectedTurnInput(id=f"sub-{_key(ctx)}", message=UserMessage(content=text))
                 await ctx.host.inject_turn_input(agent_id, message)
                 return SentInput(agent_id=agent_id, began=False)
@@ -158,15 +159,15 @@ class SubagentTools:
         timeout_s: WaitSeconds = 300,
         for_people: bool = False,
     ) -> list[SubagentReport]:
-        """Wait for subagents, and see what became of them.
+        """Wait for subagents and return their status.
 
-        It returns when each of them has ended or waits for a person, and at the latest when the time is over.
-        A subagent is finished (text, and value if you gave a schema), failed or cancelled (error), waiting
-        (for the approvals in waits: tell the user), or running.
+        It returns when each of them has ended or waits for a person, or when the timeout is over. A subagent
+        is finished (text, and value if you passed a schema), failed or cancelled (error), waiting (for the
+        approvals in waits: tell the user), or running.
 
         Args:
-            agent_ids: which subagents; without this, all that work or were given work in this turn.
-            timeout_s: how long to wait at most; with 0 it only looks.
+            agent_ids: which subagents; by default, all that are running or were given work in this turn.
+            timeout_s: how long to wait at most; 0 returns the current status immediately.
             for_people: keep waiting for those that wait for a person.
         """
         async with _while_open(ctx):
@@ -184,10 +185,10 @@ class SubagentTools:
 
     @tool(side_effect="external_system", idempotent=True, limits=_A_MINUTE, loop="runtime")
     async def close(self, ctx: RunContext[Any], agent_id: str) -> SubagentReport:
-        """End a subagent, and the subagents that it has itself. What they have used and said is kept.
+        """End a subagent and all subagents below it. Their history and usage are kept.
 
         Args:
-            agent_id: as spawn_agent() returned it.
+            agent_id: the id that spawn_agent() returned.
         """
         async with _while_open(ctx):
             children = Children(ctx.host, ctx.session_id)
@@ -201,12 +202,12 @@ class SubagentTools:
     async def _spawn(
         self, ctx: RunContext[Any], children: Children, known: dict[str, KnownChild], asked: SpawnRequest
     ) -> None:
-        """Check everything, then create the session and start its turn."""
+        """Check all arguments, then create the subagent's session and start its turn."""
         self._require_place(known)
         if asked.agent is not None and asked.agent not in self._agents:
             known_agents = ", ".join(self._agents) or "none: leave `agent` out"
             raise errors.InvalidArgument(
-                f"there is no agent {asked.agent[:80]!r} to be a subagent", hint=f"there are {known_agents}"
+                f"agent {asked.agent[:80]!r} is not a declared subagent", hint=f"there are {known_agents}"
             )
         schema = asked.output_schema
         if schema is not None and len(msgspec.json.encode(schema)) > _MAX_SCHEMA_BYTES:
@@ -218,7 +219,7 @@ class SubagentTools:
         else:  # a declared agent has its own tools
             access = SessionToolAccess() if asked.tools is None else _exactly(asked.tools)
         limits = await self._pool.allowance(children, known, asked.agent_id, asked.agent)
-        with contextlib.suppress(errors.SessionExists):  # made by this very call, before a crash
+        with contextlib.suppress(errors.SessionExists):  # created by this same call before a crash
             await ctx.host.create_session(asked.session(access))
         child = Child(
             session_id=asked.agent_id,
@@ -229,7 +230,7 @@ class SubagentTools:
             limits=limits,
         )
         started = None
-        with contextlib.suppress(TimeoutError):  # it runs already: this call was executed before
+        with contextlib.suppress(TimeoutError):  # already running: this call was executed before a crash
             async with asyncio.timeout(_BEGINNING_S):
                 started = await children.begin_first(child)
         await self._put_on_record(children, child, started)
@@ -237,7 +238,7 @@ class SubagentTools:
     async def _put_on_record(
         self, children: Children, child: Child, started: SessionTurnHandle | None
     ) -> None:
-        """Register a subagent as a task of its session, and follow it to its end in a task of our own."""
+        """Register a subagent as a task of its parent's session, and start a task that awaits its end."""
         if started is not None:
             child = msgspec.structs.replace(child, turn_id=started.turn_id)
         with contextlib.suppress(errors.TaskExists):
@@ -276,13 +277,13 @@ class SubagentTools:
         if len(at_work) >= self._max_children:
             raise errors.ToolError(
                 "TOO_MANY_SUBAGENTS",
-                f"{len(at_work)} subagents are at work, and there may be {self._max_children}; "
+                f"{len(at_work)} subagents are running, the limit is {self._max_children}; "
                 "wait() for some of them, or close() one",
             )
 
     async def _follow(self, child: Child, started: SessionTurnHandle | None) -> None:
         children = Children(self._session.host, self._session.session_id)
-        with contextlib.suppress(errors.StandfastError):  # the runtime was closed: another one continues
+        with contextlib.suppress(errors.StandfastError):  # the runtime was closed: another one resumes it
             if started is not None:
                 await self._count(child, started)
             turn = await children.rests(child, for_people=True)
@@ -290,7 +291,7 @@ class SubagentTools:
             await children.settle(child, turn)
 
     async def _count(self, child: Child, started: SessionTurnHandle) -> None:
-        """Count the usage of a subagent, and end it when the budget is used up."""
+        """Count the usage of a subagent, and cancel it when the budget is used up."""
         async for event in started.events:
             if not isinstance(event, ReplyReceived) or not self._pool.enabled:
                 continue
@@ -301,7 +302,7 @@ class SubagentTools:
                 await self._session.host.cancel_turn(child.turn_id)
 
     async def report(self, children: Children, child: Child, turn: AssembledTurn | None) -> SubagentReport:
-        """Report on a subagent."""
+        """Return the status of a subagent."""
         agent_id = child.session_id
         if turn is not None and not isinstance(turn.outcome, Waiting):
             await self._pool.ended(agent_id, children)
@@ -313,7 +314,7 @@ class SubagentTools:
 
 @contextlib.asynccontextmanager
 async def _while_open(ctx: RunContext[Any]) -> AsyncIterator[None]:
-    """Leave a call that the closing runtime broke without a result: the next process repeats it."""
+    """Leave a call without a result if the runtime is closing; the next process repeats the call."""
     try:
         yield
     except errors.StandfastError:
@@ -343,14 +344,14 @@ async def tools_for_child(
 
 
 def _exactly(names: Sequence[str]) -> SessionToolAccess:
-    """Allow exactly these tools; an empty list is expressed by naming one tool and hiding it."""
+    """Return an access that allows exactly these tools; to allow none, it names one tool and hides it."""
     if names:
         return SessionToolAccess(tools=tuple(names))
     return SessionToolAccess(tools=("none",), hidden_tools=("none",))
 
 
 def _key(ctx: RunContext[Any]) -> str:
-    """Return a key of a call, the same whenever it is executed."""
+    """Return a key of a call, which is the same each time the call is executed."""
     return digest_bytes(f"{ctx.session_id}/{ctx.idempotency_key}".encode())[:16]
 
 

@@ -1,18 +1,21 @@
-"""Subagents: agents that a model starts, and that work beside it.
+"""Subagents: agents that a model starts and that run concurrently with it.
 
     Agent(model, tools=[...], plugins=[Subagents(agents=[researcher], max_depth=2, max_children=8)])
 
-A subagent is a child session with a turn of its own: as durable as any, in any process that knows its agent.
-It begins without a history and with what is left of its parent's budget. A declared one (`agents=`) has the
-tools of its own agent, whether or not its parent has them; any other has no more tools than its parent.
+A subagent is a child session with turns of its own, as durable as any; any process that knows its agent can
+run them. It starts without a history, and with the remainder of its parent's budget. A declared subagent
+(`agents=`) has the tools of its own agent, whether or not its parent has them; any other has at most its
+parent's tools.
 
 Rules
 -----
-1. The parent never waits for a start: `spawn_agent` returns when the subagent is stored, and all run at once.
-2. Depth and budget only ever shrink on the way down, and so do the tools that a model passes on.
+1. `spawn_agent` returns as soon as the subagent is stored; the parent does not wait, and all run
+   concurrently.
+2. From parent to child, the remaining depth and the budget only decrease, and so do the tools that a model
+   passes on.
 3. A turn that ends without an answer closes its running subagents. So does a subagent's turn, however it
-   ends, because no later turn waits for them. A turn of the first session that has answered leaves them
-   running, and a later one can wait for them.
+   ends, because no later turn waits for them. A turn of the root session that ends with an answer leaves its
+   subagents running, and a later turn can wait for them.
 """
 
 from __future__ import annotations
@@ -46,13 +49,13 @@ if TYPE_CHECKING:
     from standfast.plugins.registrar import PluginRegistrar
 
 _HOW = (
-    "You can hand parts of the work to subagents, which work at the same time: spawn_agent(task) begins one, "
-    "wait() has what became of them. A subagent sees nothing of this conversation."
+    "You can delegate parts of the work to subagents, which run concurrently: spawn_agent(task) starts one, "
+    "wait() returns their results. A subagent does not see this conversation."
 )
 
 
 class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The usage of a session, of its subagents and theirs, and of both together."""
+    """The usage of a session, of all subagents below it, and the total."""
 
     own: Usage
     subagents: Usage
@@ -60,18 +63,18 @@ class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subagents(Plugin):
-    """Give it to an agent whose work can be divided.
+    """A plugin for agents whose work can be divided.
 
     Args:
-        agents: other agents that subagents may be. Each keeps its own tools. An agent that is given by name
-            must be passed to `Runtime(agents=[...])` as well.
-        max_depth: how many sessions may stand below the first one; a subagent at that depth has no subagents.
+        agents: agents that the model may start by name. Each has its own tools. An agent given as a name must
+            also be passed to `Runtime(agents=[...])`.
+        max_depth: how many levels of subagents there may be below the root session.
         max_children: how many subagents of one session may run at a time.
         share_budget: whether the usage of subagents counts against the turn that gave them work.
     """
 
     id = subagent_children.PLUGIN_ID
-    summary = "Agents that a model starts, and that work beside it."
+    summary = "Agents that a model starts and that run concurrently with it."
 
     def __init__(
         self, agents: Sequence[Any] = (), max_depth: int = 2, max_children: int = 8, share_budget: bool = True
@@ -87,7 +90,7 @@ class Subagents(Plugin):
 
     @property
     def declared_agents(self) -> Sequence[Any]:
-        """The agents that were passed as objects, for the runtime to find them by name."""
+        """The agents that were passed as objects, so that the runtime can find them by name."""
         return self._declared.agents
 
     @property
@@ -144,7 +147,7 @@ class Subagents(Plugin):
     async def session_config_mutator(
         self, change: contexts.SessionConfigChanged, policy: SessionPolicy
     ) -> SessionPolicy:
-        """Read the limits of the session, which subagents share; change nothing."""
+        """Read the session's limits, which subagents share, without changing the settings."""
         self.pool.policy = policy.limits
         return policy
 
@@ -176,7 +179,7 @@ class Subagents(Plugin):
         return ctx.response
 
     async def check_budget(self, ctx: contexts.CheckpointHookContext) -> EnqueueMessages | AbortTurn | None:
-        """Tell the model that the budget is used up, or end the turn if no step is left."""
+        """If the budget is used up, ask the model for its answer, or end the turn if no step is left."""
         self.pool.counted(ctx.usage)
         problem = await self.pool.used_up() if ctx.checkpoint == "after_work" else None
         if problem is None:
@@ -187,11 +190,11 @@ class Subagents(Plugin):
         return EnqueueMessages(messages=(UserMessage(content=words),))
 
     async def note_call(self, ctx: contexts.ToolCallHookContext) -> None:
-        """Remember the tool of a call, so that the parent can say what a person is asked about."""
+        """Record the tool of a call, so that the parent can report what a person is asked to approve."""
         self._keep("calls", {**self._kept().get("calls", {}), str(ctx.call_id): ctx.tool_name})
 
     async def check_answer(self, ctx: contexts.CheckpointHookContext) -> EnqueueMessages | None:
-        """Tell the model if its answer does not fit the parent's schema."""
+        """Ask the model to correct an answer that does not match the parent's schema."""
         fixes = self._kept().get("fixes", 0)
         if ctx.checkpoint != "before_completion" or fixes >= subagent_children.MAX_FIXES:
             return None
@@ -204,7 +207,7 @@ class Subagents(Plugin):
 
     @action
     async def show(self, ctx: PluginActionContext) -> list[subagent_children.SubagentReport]:
-        """Report on the subagents of the session, the oldest first."""
+        """Return the status of each subagent of the session, oldest first."""
         children = subagent_children.Children(ctx.host, self.session.session_id)
         chosen = [one.child for one in (await children.all()).values()]
         turns = await rests_of_all(children, chosen, 0, for_people=False)
@@ -235,5 +238,5 @@ class _Declared:
 def _name_of(agent: Any) -> str:
     name = agent if isinstance(agent, str) else getattr(agent, "name", None)
     if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"{agent!r} is not an agent", hint="pass agents, or their names")
+        raise InvalidArgument(f"{agent!r} is not an agent", hint="pass agents or their names")
     return name

@@ -1,17 +1,17 @@
-"""Tool output budget: of a long result the model reads head and tail; the whole is stored.
+"""Tool output budget: the model sees only the head and tail of a long result.
 
-The whole is an attachment of the result, and the model reads it in pieces with `read_output`: later in the
-turn, in later turns, after a restart.
+The whole output is stored as an attachment of the result. The model can read it in pieces with `read_output`:
+later in the turn, in later turns, or after a restart.
 
 Rules
 -----
 1. Only the text that the model reads is cut. The record of the call keeps the digest of the original.
-2. `read_output` reads only what this plugin has stored in this session.
-3. A line of any length can be read: long ones count as several.
-4. Code gets the results of its calls whole; its own output has a budget of its own.
+2. `read_output` reads only outputs that this plugin has stored in this session.
+3. Lines of any length can be read: a long line counts as several.
+4. Code gets the whole results of its calls; a separate limit applies to the code's own output.
 
-A plugin that changes results, such as `Redact`, comes before this one in `Agent(plugins=[...])`, because this
-one stores what the plugins before it left.
+A plugin that changes results, such as `Redact`, must come before this one in `Agent(plugins=[...])`, because
+this plugin stores the result as the plugins before it returned it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from standfast.plugins.shipped.window import size_of
 from standfast.tools.decorator import tool
 
 _MOST_KEPT: Final = 1_000
-"""How many outputs can be read back, the latest ones."""
+"""How many of the latest outputs can be read back."""
 
 _NOTE_BYTES: Final = 240
 _NOTE_LINES: Final = 3
 _NAME_CHARS: Final = 12
-"""How much of a digest the model sees as its name."""
+"""How many characters of a digest the model sees as the output's name."""
 
 
 class ToolOutputBudget(Plugin):
-    """Give it to an agent whose tools can return more than the model should read.
+    """A plugin for agents whose tools can return more than the model should read.
 
     Args:
-        max_bytes: how long a result may be, as UTF-8.
-        max_lines: how many lines it may have.
+        max_bytes: the largest size of a result that is shown whole, as UTF-8.
+        max_lines: the largest number of lines of such a result.
     """
 
     id = "tool-output-budget"
@@ -54,7 +54,7 @@ class ToolOutputBudget(Plugin):
         self.check_options()
 
     def check_options(self) -> None:
-        hint = "less would leave no room for what is said about the rest"
+        hint = "a smaller value leaves no room for the note about the rest"
         check_numbers(self, hint, max_bytes=512, max_lines=10)
 
     @hook
@@ -82,10 +82,10 @@ class ToolOutputBudget(Plugin):
 
     @tool(side_effect="read", loop="runtime")
     async def read_output(self, attachment: str, start_line: int = 1, lines: int = 200) -> str:
-        """Read from a tool output that was too long to be shown whole.
+        """Read a part of a tool output that was too long to be shown whole.
 
         Args:
-            attachment: its name, as the shown part of the output gives it.
+            attachment: the output's name, which is in the shown part of the output.
             start_line: the first line to read, from 1.
             lines: how many lines to read.
         """
@@ -96,7 +96,7 @@ class ToolOutputBudget(Plugin):
             raise InvalidArgument(f"there is no output {attachment[:80]!r} in this session", hint=hint)
         pieces = self._pieces(str(data, "utf-8"))
         if not 1 <= start_line <= len(pieces) or lines < 1:
-            raise InvalidArgument(f"there are lines 1 to {len(pieces)}, no {lines} from {start_line} on")
+            raise InvalidArgument(f"it has lines 1 to {len(pieces)}, not {lines} from {start_line} on")
         room = self.max_bytes - _NOTE_BYTES
         shown: list[str] = []
         for piece in pieces[start_line - 1 :][: min(lines, self.max_lines - _NOTE_LINES)]:
@@ -112,7 +112,7 @@ class ToolOutputBudget(Plugin):
         return self.state or []
 
     def _cut(self, text: str, name: str) -> str:
-        """Return head and tail of a text, and between them a note that says how to read the rest."""
+        """Return the head and tail of a text, with a note between them that says how to read the rest."""
         room, lines = (self.max_bytes - _NOTE_BYTES) // 2, (self.max_lines - _NOTE_LINES) // 2
         head, tail = _head(text, room, lines), _tail(text, room, lines)
         left = text[len(head) : len(text) - len(tail)]
@@ -145,7 +145,7 @@ def _head(text: str, room: int, lines: int) -> str:
 
 
 def _tail(text: str, room: int, lines: int) -> str:
-    """Return the end in the same way."""
+    """Return the end: at most *room* bytes and *lines*, from the beginning of a line if one is near."""
     part = text[-room:].encode()[-room:].decode(errors="ignore")
     part = "\n".join(part.split("\n")[-lines:])
     start = part.find("\n") + 1

@@ -13,9 +13,9 @@ from standfast.plugins.plugin import Plugin, check_numbers
 
 CHARS_A_TOKEN: Final = 4
 _ATTACHMENT_CHARS: Final = 6_000
-"""The estimate for an image or a file."""
+"""The estimated size of an image or a file, in characters."""
 _INPUT_CHARS: Final = 100
-"""The estimate for an input: the model reads only its name."""
+"""The estimated size of an input, in characters: the model reads only its name."""
 
 
 def check_window(plugin: Plugin, fill: object) -> None:
@@ -36,7 +36,7 @@ def turns_of(messages: Sequence[Message]) -> list[list[Message]]:
 
 
 def count_tokens(messages: Iterable[Message]) -> int:
-    """Estimate the tokens of messages, plus what providers counted beyond the estimate."""
+    """Estimate the tokens of messages, corrected by what providers counted for earlier calls."""
     chars = beyond = 0
     for message in messages:
         if isinstance(message, AssistantMessage):
@@ -72,7 +72,7 @@ def chars_of(message: Message) -> int:
 
 
 def result_text(message: ToolMessage) -> str:
-    """Return roughly the text that the model reads of a result."""
+    """Return approximately the text of a result that the model reads."""
     if message.error is not None and message.shown is None:
         return message.error.message
     value = message.value if message.shown is None else message.shown

@@ -1,1 +1,1 @@
-"""The code protocol: a model acts by writing cells."""
+"""The code protocol: the model acts by writing cells of code."""

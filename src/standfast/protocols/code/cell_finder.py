@@ -1,4 +1,4 @@
-"""Finds the cells in a model's reply while it streams, and the prose to show.
+"""The cell finder: separates the cells of a streaming reply from the prose to show.
 
 A reply is Markdown. A fence whose first word names a programming language is a *cell*; every other fence is
 prose. Text arrives in pieces of any size. At the start of a line, pieces are held back while the line may
@@ -8,13 +8,13 @@ paragraph break.
 
 Rules
 -----
-1. What is shown depends on the text alone, never on how it was cut into pieces.
+1. The shown text depends on the reply alone, never on how it was cut into pieces.
 2. No part of a cell or of its fences is ever shown.
 3. As in CommonMark, a fence ends at a line of at least as many of its characters and nothing else, indented
    by at most three columns more than its opening. A block quote that ends also ends its fence: such a cell is
    not closed. The end of a list item does not, because models often forget to indent.
-4. Each character is read a bounded number of times: an opening whose language does not begin within
-   `MAX_OPENING` characters is none.
+4. Each character is read a bounded number of times: a line whose fence does not name a language within the
+   first `MAX_OPENING` characters does not open a cell.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _QUOTE: Final = re.compile(r"[ \t]*>")
 
 
 class FoundCell(msgspec.Struct, frozen=True):
-    """A cell of a reply, and whether its fence was closed. Another language is as written, in lower case."""
+    """A cell of a reply, and whether its fence was closed. An unknown language is kept in lower case."""
 
     language: str
     code: str
@@ -71,7 +71,7 @@ class _Line(Enum):
 
 
 class _Fence(msgspec.Struct):
-    """An open fence: `quotes` block quotes deep, `indent` columns from the left. Prose has no language."""
+    """An open fence, inside `quotes` block quotes and indented by `indent` columns. Prose has no language."""
 
     character: str
     size: int
@@ -99,31 +99,34 @@ class _Fence(msgspec.Struct):
         return _indent_of(line) <= self.indent + 3
 
     def add(self, line: str) -> None:
-        """Add a line of code. If the first that is not blank is indented less than the fence, all may be."""
+        """Add a line of code.
+
+        If the first non-blank line is indented less than the fence, any line may be.
+        """
         if self.dedent is None and line.strip():
             self.dedent = min(self.indent, _indent_of(line))
         self.code.append(_dedented(line, self.indent if self.dedent is None else self.dedent))
 
 
 class CellFinder:
-    """Reads one reply. Give it the text in pieces; `cells` are those that are complete so far, in order."""
+    """A parser of one reply, fed in pieces. `cells` are the cells that are complete so far, in order."""
 
     def __init__(self, language: Language) -> None:
         self.cells: list[FoundCell] = []
         self._tags, self._beginnings = _tags_of(language)
         self._fence: _Fence | None = None
         self._line = _Line.UNDECIDED
-        self._start = ""  # the undecided beginning of a line
-        self._parts: list[str] | None = None  # the text of a decided line, if it matters at its end
-        self._gap: list[str] = []  # line ends and blank lines that nothing visible has followed yet
-        self._returns: list[str] = []  # carriage returns that the next piece of a shown line may follow
-        self._cut = False  # whether a cell was cut out in that gap
+        self._start = ""  # the beginning of a line that is not classified yet
+        self._parts: list[str] | None = None  # the text of a classified line, if it is needed at its end
+        self._gap: list[str] = []  # line ends and blank lines that no visible text has followed yet
+        self._returns: list[str] = []  # carriage returns that may be followed by more of a shown line
+        self._cut = False  # whether a cell was removed in that gap
         self._shown = False
         self._out: list[str] = []
 
     def feed(self, chunk: str) -> str:
-        """Take a piece of the reply; returns the prose that can be shown now."""
-        # A piece inside of a line changes nothing if the line is hidden, or shown with nothing held back.
+        """Parse a piece of the reply; return the prose that can be shown now."""
+        # A piece without a line end changes no state if the line is hidden, or shown with nothing held back.
         passes = self._line is _Line.HIDDEN or (
             self._line is _Line.SHOWN and not self._gap and not self._returns and "\r" not in chunk
         )
@@ -140,7 +143,7 @@ class CellFinder:
         return self._drain()
 
     def end(self) -> str:
-        """The reply is over; returns the rest of the prose. A cell that is open is not closed."""
+        """End the reply; return the rest of the prose. A cell that is still open counts as not closed."""
         if self._start or self._line is not _Line.UNDECIDED:
             self._end_line()
         self._leave_fence(closed=False)
@@ -157,7 +160,7 @@ class CellFinder:
     # Lines
 
     def _take(self, piece: str) -> None:
-        """A piece of the line, without its end."""
+        """Process a piece of the current line, without its line end."""
         if self._line is _Line.UNDECIDED and piece:
             piece = self._start + piece
             self._line = self._decide(piece, ended=False)
@@ -185,7 +188,7 @@ class CellFinder:
         self._returns, self._parts, self._line = [], None, _Line.UNDECIDED
 
     def _decide(self, line: str, *, ended: bool) -> _Line:
-        """Decide how a line that begins like this is treated, however much of it has arrived."""
+        """Return how to treat a line that begins with *line*, even if the rest has not arrived yet."""
         if self._fence is not None and self._fence.unquoted(line) is None:
             if not ended and len(line) <= MAX_OPENING and _BLANK.fullmatch(line):
                 return _Line.UNDECIDED
@@ -212,7 +215,7 @@ class CellFinder:
         return _Line.HIDDEN if word in self._tags else _Line.SHOWN
 
     def _conclude(self, line: str) -> None:
-        """A line that opens, closes or is inside a fence is whole."""
+        """Process a complete line that opens or closes a fence, or is inside one."""
         if self._fence is None:
             self._open(line)
             return
@@ -225,14 +228,14 @@ class CellFinder:
     # Fences
 
     def _open(self, line: str) -> None:
-        """Open the fence of this line, if it is one: a fence of backticks has none in its info string."""
+        """Open a fence if this line is one. The info string of a backtick fence must not have backticks."""
         opening = _OPENING.match(line)
         if opening is None or (opening["fence"][0] == "`" and "`" in line[opening.end("fence") :]):
             if self._line is _Line.HIDDEN:
                 self._show(line)
             return
         language = self._tags.get(opening["word"].lower(), "")
-        _, quoted, after = opening["markers"].rpartition(">")  # a list marker is indentation
+        _, quoted, after = opening["markers"].rpartition(">")  # a list marker counts as indentation
         after = after.removeprefix(" ") if quoted else after
         self._fence = _Fence(
             character=opening["fence"][0],
@@ -252,12 +255,12 @@ class CellFinder:
     # Prose
 
     def _show(self, piece: str) -> None:
-        """Show a piece of a line, but hold what may be half of its end."""
+        """Show a piece of a line, but hold back a carriage return that may be half of its line end."""
         visible = piece.rstrip("\r")
         if visible:
             if not self._cut:
                 self._out += self._gap
-            elif self._shown:  # a cell was removed: a paragraph break takes its place
+            elif self._shown:  # a cell was removed: replace it by a paragraph break
                 self._out.append("\n\n")
             self._gap, self._cut, self._shown = [], False, True
             self._out += self._returns
@@ -277,7 +280,7 @@ def find_cells(text: str, language: Language) -> tuple[str, tuple[FoundCell, ...
 
 @functools.cache
 def _tags_of(language: Language) -> tuple[dict[str, str], frozenset[str]]:
-    """Return the language of each tag that makes a fence a cell, and all beginnings of the tags."""
+    """Return the language of each tag that makes a fence a cell, and all prefixes of these tags."""
     tags = {tag: tag for tag in _OTHERS}
     for family, names in _FAMILIES.items():
         tags.update((name, str(family)) for name in names)

@@ -1,4 +1,4 @@
-"""The tool that runs a cell, as a model that writes Python or TypeScript sees it."""
+"""The tool `run_code`, as it is described to a model that writes Python or TypeScript."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from standfast.tools.registered_tool import RegisteredTool
 
 @tool(side_effect="none", limits=CapabilityLimits(timeout_ms=60_000))
 def run_code(code: Annotated[str, msgspec.Meta(description="one cell of Python")]) -> dict[str, Any]:
-    """Run Python. Variables stay for the next cell, tools are functions, the last expression is shown."""
-    raise InvalidArgument("a cell is run by the session's code executor")
+    """Run Python. Variables persist in later cells, tools are functions, the last expression is shown."""
+    raise InvalidArgument("run_code() can only be called by a model; the session's executor runs the cell")
 
 
 @functools.cache
@@ -26,7 +26,7 @@ def cell_tool(language: Language) -> RegisteredTool:
     if language is Language.PYTHON:
         return run_code.registered
     return run_code.registered.with_contract(
-        description="Run TypeScript. Variables stay for the next cell, tools are functions that return "
+        description="Run TypeScript. Variables persist in later cells, tools are functions that return "
         "promises, the last expression is shown.",
         input_schema={
             **run_code.capability.input_schema,

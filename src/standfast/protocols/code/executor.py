@@ -1,14 +1,14 @@
-"""Runs the cells of a session and keeps their variables.
+"""The code executor: runs the cells of a session and keeps their variables.
 
-A cell is checked, then run by the engine on a thread until it ends or needs a result of the turn
+A cell is checked, then the engine runs it on a thread until it ends or needs the result of a call
 (`running_cell`). The variables are the engine's state, opaque bytes that are stored with the session. When
-the turn is parked, the cell is suspended: it becomes bytes as well, and its worker is free.
+the turn parks, the cell is suspended: it is serialized to bytes as well, and its worker is freed.
 
 Rules
 -----
-1. The state changes only when a cell has ended and its result is taken in. A cell that failed hard leaves it
+1. The state changes only when a cell has ended and its result is accepted. A hard failure leaves it
    unchanged.
-2. A cell that fails its check has run nothing.
+2. If a cell fails its check, none of its code runs.
 3. The model reads cells and their results as text, even a cell that it sent as a native call: a provider
    would refuse a call without its result. Results of other calls come right after their reply.
 """
@@ -73,7 +73,7 @@ class CodeExecutor:
         self._functions: SessionFunctions | None = None
         self._reading = SessionReading()
         self.written = WrittenMessages(options.language)
-        """The messages as the model wrote and reads them."""
+        """The messages in the form in which the model wrote and reads them."""
         self._running: ModelCell | None = None
         self.engine_name = options.engine
 
@@ -82,7 +82,7 @@ class CodeExecutor:
         return str(self._options.language)
 
     def cell_language(self, reply: AssistantMessage, code: str) -> str:
-        """Return the language of a cell's fence; code that replaced it is in the session's language."""
+        """Return the language of a cell's fence, or the session's language if a plugin replaced the code."""
         mine = self._options.language
         if reply.raw is None or (f"```{mine}\n" in reply.raw and _has_one_fence(reply.raw)):
             return mine
@@ -94,7 +94,7 @@ class CodeExecutor:
         return self._options.finish
 
     def functions(self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]) -> SessionFunctions:
-        """Return the functions that code may call, made once for each catalog."""
+        """Return the functions that code may call. They are built once for each catalog."""
         if self._functions is None or self._functions.catalog is not catalog:
             options = self._options
             self._functions = SessionFunctions(catalog, resolve, options.language, options.limits)
@@ -110,7 +110,7 @@ class CodeExecutor:
             cells = find_cells(reply.raw, mine)[1]
         report = CellReport(index=values.cells)
         if len(cells) > 1:
-            note = f"only the first cell of a reply is run; {len(cells) - 1} more in this one did not run"
+            note = f"only the first cell of a reply is run; {len(cells) - 1} more in this reply did not run"
             report = msgspec.structs.replace(report, notes=(note,))
         refused = self._refused(ctx, request, cells)
         if refused is not None:
@@ -145,7 +145,7 @@ class CodeExecutor:
         return responded(through)
 
     async def park(self) -> None:
-        """Suspend the running cell, if there is one. If that fails, it is run again from its beginning."""
+        """Suspend the running cell, if there is one. If that fails, it is rerun from its beginning."""
         cell = self._running
         if cell is None:
             return
@@ -169,13 +169,13 @@ class CodeExecutor:
     def _refused(
         self, ctx: CodeExecutionContext, request: ExecRequest, cells: tuple[FoundCell, ...]
     ) -> ErrorObject | None:
-        """Return why a cell is not even checked; None if it is."""
+        """Return why a cell is refused before its code is checked; None if it is not."""
         mine = self._options.language
         if request.language != mine:
             return ErrorObject(
                 code=Code.UNSUPPORTED_FEATURE,
-                message=f"the cell is {request.language}, this session runs {mine}",
-                hint=f"write the cell in {mine}; code that is only to be shown goes into finish(...)",
+                message=f"the cell is written in {request.language}, but this session runs {mine}",
+                hint=f"write the cell in {mine}; pass code that is only to be shown to finish(...)",
             )
         if ctx.reply.stop_reason in _CUT_OFF and cells and not cells[0].closed:
             return ErrorObject(
@@ -250,7 +250,7 @@ class CodeExecutor:
         if not data:
             return
         memory, mine = read_memory(data), self._options.engine
-        # `auto` continues with the variables of Monty.
+        # `auto` can continue with the variables of a session that used Monty.
         engines = {memory.engine, EngineName.AUTO} if memory.engine == EngineName.MONTY else {memory.engine}
         if (
             memory.version != STATE_VERSION
@@ -262,7 +262,7 @@ class CodeExecutor:
                 "restore",
                 f"the session's code is {memory.language} on {memory.engine} (format {memory.version}), the "
                 f"agent's is {self._options.language} on {mine} (format {STATE_VERSION})",
-                hint="language and engine of a session are fixed; open a new session for another one",
+                hint="a session's language and engine are fixed; open a new session to use others",
             )
         self._memory, self._dirty = msgspec.structs.replace(memory, engine=mine), False
 
@@ -280,7 +280,7 @@ def _has_one_fence(raw: str) -> bool:
 
 
 def _calls_made(ctx: CodeExecutionContext, language: Language) -> tuple[CallMade, ...]:
-    """Return the calls of a cell in short, with as many of their texts as there is room for."""
+    """Return a summary of each call of a cell, with as many of their texts as fit."""
     calls, room = list[CallMade](), MAX_TEXT_CHARS
     for call, settled in ctx.made():
         made = _made(call, settled, language)
@@ -310,7 +310,7 @@ def _made(call: ToolCall, settled: ToolSettled | None, language: Language) -> Ca
 
 
 class WrittenMessages:
-    """The messages as the model reads them. Those converted before are not converted again."""
+    """The messages in the form in which the model reads them. Each is converted only once."""
 
     def __init__(self, language: Language) -> None:
         self._language = language

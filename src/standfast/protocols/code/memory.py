@@ -1,4 +1,4 @@
-"""The stored state of a session's code: its variables, and a cell that is suspended."""
+"""The stored state of a session's code: its variables, and a suspended cell if there is one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CellEnding(msgspec.Struct, frozen=True, kw_only=True):
     frame_id: str | None = None
 
     def of(self, value: Json, output: OutputContract | None) -> str | FrameSwitch:
-        """Return this end with the value that plugins have left."""
+        """Return the answer or the frame for *value*, the result after plugins have changed it."""
         if self.frame_id is None:
             return answer_text(value, output)
         task, seed = (value.get("task"), value.get("seed")) if isinstance(value, dict) else (value, None)
@@ -34,7 +34,10 @@ class CellEnding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suspended(msgspec.Struct, frozen=True, kw_only=True):
-    """A suspended cell. `calls_made` and `wall_used_ms` are counted where the engine does not."""
+    """A suspended cell.
+
+    `calls_made` and `wall_used_ms` are counted here if the engine does not count them.
+    """
 
     turn_id: str
     call_id: int
@@ -56,22 +59,22 @@ class CodeMemory(msgspec.Struct, frozen=True, kw_only=True):
     suspended: Suspended | None = None
 
     def suspended_in(self, turn_id: str, call_id: int) -> Suspended | None:
-        """Return the suspended cell if it is that of this call."""
+        """Return the suspended cell if it belongs to this call, otherwise None."""
         one = self.suspended
         return one if one is not None and (one.turn_id, one.call_id) == (turn_id, call_id) else None
 
 
 def read_memory(data: bytes) -> CodeMemory:
-    """Decode the stored state of a session's code; `PluginStateLost` if it cannot be read."""
+    """Decode the stored state of a session's code; raise `PluginStateLost` if it cannot be read."""
     try:
         return msgspec.msgpack.decode(data, type=CodeMemory)
     except msgspec.DecodeError as error:
-        problem = f"the variables of its code cannot be read: {error}"
+        problem = f"the stored variables of its code cannot be read: {error}"
         raise PluginStateLost("code", "restore", problem) from None
 
 
 def answer_text(value: Json, output: OutputContract | None) -> str:
-    """Return an answer as text: a string unchanged if no other type is promised, anything else as JSON."""
+    """Return an answer as text: a string unchanged if there is no *output* contract, other values as JSON."""
     if output is None and (value is None or isinstance(value, str)):
         return value or ""
     return msgspec.json.encode(value).decode()

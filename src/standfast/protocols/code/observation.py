@@ -1,4 +1,4 @@
-"""The text that the model reads of a cell that ran.
+"""Observations: the text about a cell's run that the model reads.
 
 An observation is a head line and a few sections, each only if it is not empty::
 
@@ -16,9 +16,10 @@ Calls are written in the session's language: in TypeScript, `orders({customer: "
 
 Rules
 -----
-1. It is never longer than its budget. Sections have equal shares; long ones get what short ones leave.
-2. A long text is cut in its middle and says there how the next cell reads the whole.
-3. The head line is never cut: it alone says whether the cell ran at all.
+1. It is never longer than its budget. Sections have equal shares; long ones also get what short ones do not
+   use.
+2. A long text is cut in the middle; a note there says how the next cell can read the whole.
+3. The head line is never cut, because it alone says whether the cell ran at all.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from standfast.protocols.standard.cut_report import cut_end, cut_middle, json_te
 NOT_EXECUTED: Final = "nothing was executed"
 """The note of a cell that was refused before it ran; it is part of the head line."""
 AS_JSON: Final = {Language.PYTHON: "list(...), str(...)", Language.TYPESCRIPT: "[...x], String(x)"}
-"""How code makes JSON of other values."""
+"""How code converts other values to JSON."""
 _LINE_CHARS: Final = 100
 _INDENTED_CHARS: Final = 1_200
 """JSON is indented if it has more than `_LINE_CHARS` and at most `_INDENTED_CHARS`."""
@@ -48,14 +49,14 @@ _SOURCE_CHARS: Final = 120
 _MESSAGE_CHARS: Final = 200
 _MOST_DIAGNOSTICS: Final = 8
 _MOST_CALLS: Final = 12
-"""More calls than this are counted; only the first few and the failed ones are shown."""
+"""If a cell made more calls than this, only the first few and the failed ones are shown, and a count."""
 _FIRST_CALLS: Final = 4
 _FAILED_CALLS: Final = 6
 _MOST_NAMES: Final = 8
 
 
 class _Section(NamedTuple):
-    """A part of an observation. `key` is where `history` has the whole text."""
+    """A part of an observation. `key` is the key under which `history` has the whole text."""
 
     title: str
     text: str
@@ -93,7 +94,7 @@ def short_arguments(
 
 
 def _named(names: Sequence[str], arguments: dict[str, Json], limit: int) -> str:
-    # A long text is cut first, since most of its JSON would be thrown away.
+    # Cut long strings before encoding them, since most of their JSON would be discarded.
     values = [json_text(one[: limit + 1] if isinstance(one, str) else one) for one in arguments.values()]
     room = max(0, limit - sum(map(len, names)) - 2 * (len(names) - 1))
     shares = fair_shares([len(value) for value in values], room)
@@ -102,7 +103,7 @@ def _named(names: Sequence[str], arguments: dict[str, Json], limit: int) -> str:
 
 
 def fair_shares(lengths: Sequence[int], room: int) -> list[int]:
-    """Share *room*: the same for all, but no part gets more than its length."""
+    """Divide *room* equally among parts, but give no part more than its length."""
     if sum(lengths) <= room:
         return list(lengths)
     shares = [0] * len(lengths)

@@ -1,4 +1,4 @@
-"""The functions that code may call: the session's tools, and those that only code has."""
+"""The functions that code may call: the session's tools, and those that only code can call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FINISH: Final = "finish"
 CONTINUE_AS: Final = "continue_as"
 
 _SHORT_SLEEP_S: Final = 1.0
-"""Longer sleeps are timers, for which the turn is parked."""
+"""Longer sleeps become timers, for which the turn parks."""
 _A_MINUTE: Final = CapabilityLimits(timeout_ms=60_000)
 _TEN_MINUTES: Final = CapabilityLimits(
     timeout_ms=600_000, max_request_bytes=16 << 20, max_response_bytes=16 << 20
@@ -57,22 +57,22 @@ async def llm(
     if data is not None:
         prompt = f"{prompt}\n\n{data if isinstance(data, str) else msgspec.json.encode(data).decode()}"
     text = await ctx.complete(prompt, instructions=instructions, source="llm", output_schema=schema)
-    # The first check loads a library, which would keep the runtime's loop from other sessions.
+    # The first check imports a library, which would block the runtime's loop.
     return text if schema is None else await asyncio.to_thread(_value, text, schema)
 
 
 @tool(side_effect="none")
 def finish(value: Json = None) -> None:
-    """End the turn with this answer. Nothing after it runs."""
+    """End the turn with this answer. No code after it runs."""
 
 
 @tool(side_effect="none")
 def continue_as(task: str, seed: Json = None) -> None:
-    """End the turn and continue with *task* in a fresh context that knows only *seed*. Variables stay."""
+    """End the turn and continue with *task* in a fresh context that knows only *seed*. Variables persist."""
 
 
 _FINISH_WITH_ANY: Final = finish.registered.with_contract(input_schema={"type": "array", "maxItems": 1})
-"""`finish` where an object would stand for named arguments: `finish({value: 1})` answers with the object."""
+"""`finish` for TypeScript, where an object argument is the answer itself: `finish({value: 1})`."""
 
 
 def own_functions(
@@ -81,7 +81,7 @@ def own_functions(
     language: Language = Language.PYTHON,
     limits: SessionLimits | None = None,
 ) -> dict[str, RegisteredTool]:
-    """Return the functions that only code has, by name; *limits* are those of a cell."""
+    """Return the functions that only code can call, by name; *limits* are those of a cell."""
     policy = owned(OWNER, CellPolicy(limits or SessionLimits()).current_policy)
     tools = [*_shared_functions(language), *policy, *discovery(catalog, resolve, language, OWNER)]
     return {one.name: one for one in tools}
@@ -97,20 +97,20 @@ def _shared_functions(language: Language) -> tuple[RegisteredTool, ...]:
 
 
 class CellPolicy:
-    """What the cells of a session may use."""
+    """The limits and settings of a session's cells, as code can query them."""
 
     def __init__(self, limits: SessionLimits) -> None:
         self._limits = limits
 
     @tool(side_effect="none")
     def current_policy(self) -> dict[str, Any]:
-        """Show the limits that every cell runs under."""
+        """Return the limits that apply to every cell."""
         shown = msgspec.to_builtins(self._limits)
         return {"limits": shown, "session_limits": shown}
 
 
 def _value(text: str, schema: dict[str, Any]) -> Json:
-    """Return the model's answer as a value of *schema*; ValueError if it is none."""
+    """Return the model's answer as a value of *schema*; raise ValueError if it does not match."""
     import jsonschema_rs
 
     bare = text.strip()
@@ -122,7 +122,7 @@ def _value(text: str, schema: dict[str, Any]) -> Json:
     except msgspec.DecodeError:
         raise ValueError(f"the model did not answer with JSON: {text[:200]!r}") from None
     except jsonschema_rs.ValidationError as error:
-        raise ValueError(f"the model's answer does not fit the schema: {error.message}") from None
+        raise ValueError(f"the model's answer does not match the schema: {error.message}") from None
     return value
 
 
@@ -142,4 +142,4 @@ class SessionFunctions(CatalogFunctions):
                 raise ToolNameTaken(name, OWNER, resolve(name).owner)
 
     def suggest(self, name: str) -> str | None:
-        return super().suggest(name) or "search_tools(query) finds what can be called"
+        return super().suggest(name) or "search_tools(query) finds functions that can be called"

@@ -1,6 +1,7 @@
-"""The code protocol, and code mode for other protocols, as plugins, and their instructions for the model.
+"""The plugins `CodeProtocol` and `CodeMode`, and their instructions for the model.
 
-The protocol finds cells in the text of a reply while it streams, unless the model sends them as tool calls.
+The protocol finds cells in the text of a streaming reply, unless the model sends them as tool calls. Code
+mode adds the tool `run_code` to another protocol.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _ANSWER: Final = """\
 
 
 class _Words(NamedTuple):
-    """The instructions of one language: a cell as an example, and the rules."""
+    """The instructions for one language: an example of a cell, and the rules."""
 
     example: str
     rules: str
@@ -134,7 +135,7 @@ def how_to_act(
     language: Language | None = None,
     finish: bool = True,
 ) -> str:
-    """Return the rules of acting in code for the system prompt; with *finish*, code may end the turn."""
+    """Return the instructions about cells for the system prompt; if *finish*, code may end the turn."""
     language = language or language_of(engine) or Language.PYTHON
     words = _WORDS[language]
     beginning = _NATIVE if native else _FENCES if fences else _TOOL_CALL
@@ -152,7 +153,7 @@ CellForm = Literal["fences", "tool_call"]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _ActsInCode(Plugin):
-    """What both have in common: the options of cells, and the executor."""
+    """The base class of both plugins, with the options of cells and the executor."""
 
     language: Literal["python", "typescript"] | Language = Language.PYTHON
     engine: str | None = None
@@ -162,7 +163,7 @@ class _ActsInCode(Plugin):
     finish: bool = True
 
     def options(self) -> CellOptions:
-        """The options, checked."""
+        """The validated options."""
         try:
             language = msgspec.convert(self.language, Language)
             given = {name: getattr(self, name) for name in CellOptions.__struct_fields__}
@@ -170,15 +171,15 @@ class _ActsInCode(Plugin):
             given["limits"] = msgspec.to_builtins(CELL_LIMITS if self.limits is None else self.limits)
             options = msgspec.convert(given, CellOptions)
         except msgspec.ValidationError as error:
-            raise InvalidArgument(f"the options of plugin {self.id!r} do not fit: {error}") from None
+            raise InvalidArgument(f"the options of plugin {self.id!r} are invalid: {error}") from None
         runs = language_of(options.engine)
         if runs is None:
             from importlib.metadata import entry_points  # slow to import
 
             if not entry_points(group="standfast.engines", name=options.engine):
                 raise InvalidArgument(
-                    f"the options of plugin {self.id!r} do not fit: there is no engine {options.engine!r}",
-                    hint=f"use one of {', '.join(EngineName)}, or install the package that has it",
+                    f"the options of plugin {self.id!r} are invalid: there is no engine {options.engine!r}",
+                    hint=f"use one of {', '.join(EngineName)}, or install the package that provides it",
                 )
         if runs not in (None, language):
             raise InvalidArgument(
@@ -193,25 +194,27 @@ class _ActsInCode(Plugin):
 
     @action(kind="command", session="required")
     async def reset(self, ctx: PluginActionContext) -> None:
-        """Forget every variable of the session's code."""
+        """Delete every variable of the session's code."""
         self._executor.reset()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CodeProtocol(_ActsInCode):
-    """The model acts by writing cells: one a step, their variables stay, tools are functions.
+    """A protocol in which the model writes one cell per step; variables persist, and tools are functions.
 
     Args:
-        cells: `"fences"` finds cells in the text as Markdown fences; `"tool_call"` offers the provider's own
-            tool call `run_code` instead, for models that are better at that.
-        language: what cells are written in; fixed for a session.
-        engine: what runs them. Python has `"monty"` (the default: fast, a part of the language), `"cpython"`
-            (all of it, in a jail) and `"auto"` (Monty until a cell needs more); TypeScript has `"quickjs"`.
-        check: how closely a cell is looked at before it runs: `"calls"`, or `"types"` for the type checker.
-        limits: what one cell may use.
-        observation_chars: how much of what a cell printed and returned the model is shown at once.
-        guide_chars: how much room the tools have in the prompt; more of them are grouped and searched for.
-        finish: whether code may end the turn, by `finish` and `continue_as`.
+        cells: how the model sends cells: as Markdown fences in its text (`"fences"`), or as native calls of
+            the tool `run_code` (`"tool_call"`), for models that are better at that.
+        language: the language of the cells, which is fixed for a session.
+        engine: the engine that runs them. For Python, `"monty"` (the default: fast, a subset of the
+            language), `"cpython"` (the whole language, in a jail) or `"auto"` (Monty until a cell needs
+            more); for TypeScript, `"quickjs"`.
+        check: how thoroughly a cell is checked before it runs: `"calls"`, or `"types"` for the type checker.
+        limits: the limits of one cell.
+        observation_chars: how many characters of a cell's output and result the model sees at most.
+        guide_chars: how many characters the tools may take in the prompt; beyond that, they are listed in
+            groups and found by searching.
+        finish: whether code may end the turn, with `finish` and `continue_as`.
     """
 
     id = "code"
@@ -225,7 +228,7 @@ class CodeProtocol(_ActsInCode):
     def __post_init__(self) -> None:
         self.options()
         if self.cells not in ("fences", "tool_call"):
-            raise InvalidArgument(f"cells= is 'fences' or 'tool_call', not {self.cells!r}")
+            raise InvalidArgument(f"cells= must be 'fences' or 'tool_call', got {self.cells!r}")
         self._shared = True
 
     def configure(self, options: Json) -> None:
@@ -242,12 +245,12 @@ class CodeProtocol(_ActsInCode):
 
     @property
     def shares_preambles(self) -> bool:
-        """Whether what is made of a catalog has nothing of the session in it."""
+        """Whether the preamble depends on the catalog alone, so that sessions can share it."""
         return self._shared
 
 
 class CodeDriver:
-    """Puts tools into the prompt as functions."""
+    """The protocol's driver, which describes tools in the prompt as functions."""
 
     def __init__(self, protocol: CodeProtocol) -> None:
         self._protocol = protocol
@@ -256,7 +259,7 @@ class CodeDriver:
     def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
         protocol, options = self._protocol, self._protocol.options()
         language = options.language
-        SessionFunctions(given.tool_catalog, given.resolve)  # names that are taken twice are found here
+        SessionFunctions(given.tool_catalog, given.resolve)  # raises if a name is used twice
         fences = protocol.cells == "fences"
         model_call: Any = functools.partial(FencedCellCall, language) if fences else ModelCall
         words = how_to_act(fences=fences, engine=options.engine, language=language, finish=options.finish)
@@ -274,7 +277,7 @@ class CodeDriver:
 
 
 class CellsLeftOut:
-    """The prose of a reply: what is left when its cells are taken out."""
+    """A projector that returns the prose of a reply, which is the text without its cells."""
 
     def __init__(self, language: Language) -> None:
         self._language = language
@@ -284,7 +287,7 @@ class CellsLeftOut:
 
 
 class CodeMode(_ActsInCode):
-    """A tool `run_code` beside the native ones, with the options of `CodeProtocol`."""
+    """A plugin that adds the tool `run_code` to the native ones, with the options of `CodeProtocol`."""
 
     id = "code-mode"
     summary = "A tool run_code: cells of code that call the session's tools, in any protocol."

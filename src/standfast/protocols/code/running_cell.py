@@ -1,4 +1,4 @@
-"""A cell that a model wrote, on its engine. After `finish` or `continue_as` it can call nothing more."""
+"""A running cell that a model wrote. After `finish` or `continue_as`, its code can make no more calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from standfast.tools.settlement import GUEST_EXCEPTION
 _MAX_ANSWER_BYTES: Final = 1 << 20
 _LAST: Final = frozenset({FINISH})
 QUICKLY_STORED_BYTES: Final = 16 << 10
-"""Variables up to this size are stored in less time than it takes to wake the loop for an early report."""
+"""Variables up to this size are stored faster than the loop could be woken to report the result early."""
 
 
 class ModelCell(RunningCell):
@@ -46,7 +46,7 @@ class ModelCell(RunningCell):
     async def run(
         self, state: bytes, suspended: Suspended | None, limits: SessionLimits, check: code_engine.Check
     ) -> code_engine.CellEnd:
-        """Check the cell and run its code to the end. A suspended one was checked before."""
+        """Check the cell and run its code to the end. A suspended cell is not checked again."""
         self._check = check
         code = self._request.code
         named = [name for name in self._values.names() if name in code]
@@ -103,7 +103,7 @@ class ModelCell(RunningCell):
     # Called in the engine's thread
 
     def _tell(self, end: code_engine.CellEnd) -> None:
-        """Report that the code is through, while its variables are still being stored."""
+        """Report to the loop that the code has ended, while its variables are still being stored."""
         self._early = self._with_last_call(end)
         self._say(self._came_through, self._early)
 
@@ -113,7 +113,7 @@ class ModelCell(RunningCell):
         return msgspec.structs.replace(self._early, state=end.state)
 
     def _with_last_call(self, ended: code_engine.CellEnd) -> code_engine.CellEnd:
-        """Answer the call that the code ended with, if any; what that raises is the error of the cell."""
+        """Answer the call that the code ended with, if any. If that raises, it is the cell's error."""
         last = ended.last_call
         if last is None:
             return ended
@@ -135,19 +135,19 @@ class ModelCell(RunningCell):
             kind = GUEST_EXCEPTION.get(call.problem.code, "RuntimeError")
             return _raised(kind, call.problem.message)
         if not self._request.accept_finish:
-            return _raised("RuntimeError", f"{call.name}() is not possible here")
+            return _raised("RuntimeError", f"{call.name}() cannot be called here")
         problem = self._finish(call) if call.name == FINISH else self._continue_as(call)
         return _OVER if problem is None else _raised("ValueError", problem)
 
     def _finish(self, call: code_engine.CellCall) -> str | None:
-        """Take the answer; return the problem if it is refused."""
+        """Accept the turn's answer from a call; return the problem if it is refused."""
         value = call.args[0] if call.args else call.kwargs.get("value")
         output = self._ctx.output
         text = answer_text(value, output)
         if len(text) > _MAX_ANSWER_BYTES or len(text.encode("utf-8", "replace")) > _MAX_ANSWER_BYTES:
             return f"the answer is larger than {_MAX_ANSWER_BYTES} bytes"
         if output is not None and (problem := output.check(text).problem) is not None:
-            return f"the answer does not fit: {problem}"
+            return f"the answer is not valid: {problem}"
         self.ending = CellEnding(value=value)
         return None
 
@@ -175,4 +175,4 @@ def _raised(kind: str, message: str) -> code_engine.CallAnswer:
 
 
 _OVER: Final = _raised("SystemExit", "the turn is over")
-"""What code gets after it has ended the turn. It should not be caught."""
+"""The answer to a call that code makes after it has ended the turn. Code should not catch it."""

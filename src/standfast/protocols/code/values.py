@@ -1,16 +1,16 @@
-"""The values that code can read and not change: inputs by name, `attachments`, and `history`.
+"""The read-only values of code: inputs by name, `attachments`, and `history`.
 
-`history` has the cells: a cell is a call of `run_code`, and its report is the value of the result. A report
-that is too long for a message is stored whole as an attachment; the message then has a cut one, which remains
-if the attachment is gone or too large to load.
+`history` lists the earlier cells: a cell is a call of `run_code`, and its report is the value of the result.
+A report that is too long for a message is stored as an attachment, and the message contains a cut version of
+it, which is used if the attachment is missing or too large to load.
 
 Rules
 -----
 1. Every cell with a result has an index in `history`, in the order of the calls, even if it was refused.
-2. A whole report replaces a cut one, never a value that a plugin put in the report's place.
-3. What is cut says so: in the text, and by `"cut": True` in `history`.
+2. A whole report replaces its cut version, but never a value by which a plugin has replaced the report.
+3. Cut reports are marked: in the text, and by `"cut": True` in `history`.
 4. A cell keeps its index, since the model has read it. If a frame begins in the middle of a session, the
-   places of the cells before it are there, and empty.
+   cells before it are empty entries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from standfast.model.message import (
 from standfast.protocols.standard.cells import WHOLE_REPORT
 
 ReadBlob = Callable[[str], Awaitable[bytes | None]]
-"""Returns the bytes of a digest; None if they are gone."""
+"""Returns the bytes with a digest; None if they are no longer stored."""
 HISTORY: Final = "history"
 ATTACHMENTS: Final = "attachments"
 RESERVED: Final = frozenset({HISTORY, ATTACHMENTS})
@@ -48,8 +48,8 @@ _TEXT_TYPES: Final = (
 class CellEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A cell that has a result.
 
-    If `report` is cut, `whole` is the digest of the whole one and `whole_bytes` its size. `value` is a result
-    that is no report. A cell that is `left_out` belongs to an earlier frame.
+    If `report` is cut, `whole` is the digest of the whole report and `whole_bytes` its size. `value` is set
+    if the result is not a report. A cell that is `left_out` belongs to an earlier frame.
     """
 
     code: str
@@ -71,7 +71,7 @@ def cells_of(messages: Iterable[Message]) -> list[CellEntry]:
     called: dict[int, tuple[ToolCall, list[CellEntry]]] = {}
     for message in messages:
         if isinstance(message, AssistantMessage):
-            # Call ids count within a turn, so a later turn uses them again.
+            # Call ids are unique only within a turn: a later turn reuses them.
             called |= {call.call_id: (call, []) for call in message.tool_calls}
             cells += [called[call.call_id][1] for call in message.tool_calls if call.name == RUN_CODE]
         elif isinstance(message, ToolMessage) and message.name == RUN_CODE and message.call_id in called:
@@ -81,7 +81,7 @@ def cells_of(messages: Iterable[Message]) -> list[CellEntry]:
 
 
 def place_of(value: Json, following: int) -> int:
-    """Return the index of the cell with this result: that of its report if possible, else *following*."""
+    """Return the index of the cell with this result: the one in its report, or *following* if it has none."""
     index = value.get("index") if isinstance(value, dict) else None
     if isinstance(index, int) and 0 < index - following <= _MOST_LEFT_OUT:
         return index
@@ -89,7 +89,7 @@ def place_of(value: Json, following: int) -> int:
 
 
 def placed(entries: Iterable[CellEntry]) -> list[CellEntry]:
-    """Return the cells at their indexes, with empty ones for those of earlier frames."""
+    """Return the cells at their indexes, with empty entries for the cells of earlier frames."""
     found: list[CellEntry] = []
     for entry in entries:
         index = 0 if entry.report is None else entry.report.index
@@ -106,8 +106,8 @@ async def history_value(
 ) -> list[dict[str, Json]]:
     """Return `history` for the next cell.
 
-    Whole reports are read from the newest to the oldest, as many as fit into *cap_bytes*; with *keys*, only
-    those of the indexes that the code reads: `{"0", "-1"}`.
+    Whole reports are loaded from the newest to the oldest, as many as fit into *cap_bytes*; with *keys*, only
+    those at the indexes that the code reads, such as `{"0", "-1"}`.
     """
     count = len(entries)
     numbers = (
@@ -120,7 +120,7 @@ async def history_value(
         if entry.whole is None or place not in wanted or entry.whole_bytes > cap_bytes:
             continue
         data = await read_blob(entry.whole)
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # a damaged one counts as gone
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # damaged: use the cut one
             if data is not None:
                 wholes[place] = msgspec.json.decode(data, type=CellReport)
                 cap_bytes -= entry.whole_bytes
@@ -146,7 +146,7 @@ def _entry(call: ToolCall, result: ToolMessage) -> CellEntry:
 
 
 def _seen(entry: CellEntry, whole: CellReport | None) -> dict[str, Json]:
-    """Return a cell as code reads it."""
+    """Return a cell's entry in `history`."""
     report = whole or entry.report or CellReport(index=0, result=entry.value)
     error = report.error or entry.error
     seen: dict[str, Json] = {
@@ -164,7 +164,7 @@ def _seen(entry: CellEntry, whole: CellReport | None) -> dict[str, Json]:
 
 
 class SessionReading:
-    """The index of the next cell, and the inputs and attachments of users; the latest of a name counts."""
+    """The index of the next cell, and the users' inputs and attachments (the latest of each name)."""
 
     def __init__(self) -> None:
         self._known: list[Message] = []
@@ -173,7 +173,7 @@ class SessionReading:
         self.attachments: dict[str, AttachmentPart] = {}
 
     def follow(self, messages: Sequence[Message]) -> None:
-        """Take in the messages that are new since the last call."""
+        """Process the messages that are new since the last call."""
         if not is_followed_by(self._known, messages):
             self._known, self.cells, self.inputs, self.attachments = [], 0, {}, {}
         new = messages[len(self._known) :]
@@ -196,7 +196,7 @@ def is_followed_by(known: list[Message], messages: Sequence[Message]) -> bool:
 
 
 class ReadOnlyValues:
-    """The values that code may read by name, loaded when code touches them."""
+    """The values that code may read by name, loaded when code reads them."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class ReadOnlyValues:
         return RESERVED | self.inputs.keys()
 
     async def load(self, name: str, keys: frozenset[str] | None = None) -> Any:
-        """Return one value, of a collection only *keys*; LookupError if there is no such name."""
+        """Return one value, of a collection only *keys*; raise LookupError if there is no such name."""
         if (part := self.inputs.get(name)) is not None:
             data = await self._bytes(part.digest, f"input {name!r}")
             try:
@@ -238,5 +238,5 @@ class ReadOnlyValues:
     async def _bytes(self, digest: str, what: str) -> bytes:
         data = await self._read_blob(digest)
         if data is None:
-            raise InvalidArgument(f"{what} is not stored any more", hint="pass it again with the next turn")
+            raise InvalidArgument(f"{what} is no longer stored", hint="pass it again with the next turn")
         return data

@@ -1,4 +1,4 @@
-"""The standard protocol: native tool calls, concurrent, results in source order."""
+"""The standard protocol: native tool calls, executed concurrently, with results in the order of the calls."""
 
 from __future__ import annotations
 

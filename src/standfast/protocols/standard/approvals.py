@@ -1,4 +1,4 @@
-"""Approvals, bound to contract, arguments, session, turn and call; results of calls whose wait has ended."""
+"""Approval requests, each bound to contract, arguments, session, turn and call; results of ended waits."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def request_approval(
     reason: str | None = None,
     grant: Grant | None = None,
 ) -> EffectWaits:
-    """Return the request to a person about a call with the arguments *given*, and the wait for the answer.
+    """Return the approval request for a call with the arguments *given*, and the wait for the decision.
 
-    With a *grant* the request is approved by it.
+    If *grant* is given, it has approved the request.
     """
     now, (args, named) = turn.services.clock.now_ms(), given
     approval = Approval(
@@ -75,8 +75,8 @@ def request_approval(
 
 
 async def grant_for(turn: TurnContext, call: Admitted) -> Grant | None:
-    """Return the oldest grant in force that approves *call*; None if a person has to."""
-    from standfast.durable.grants import list_grants  # few calls ask a person
+    """Return the oldest grant in force that approves *call*; None if a person has to decide."""
+    from standfast.durable.grants import list_grants  # few calls need approval
 
     now, services = turn.services.clock.now_ms(), turn.services
     for grant in await list_grants(services.store):
@@ -89,7 +89,7 @@ async def grant_for(turn: TurnContext, call: Admitted) -> Grant | None:
 
 
 def ask_question(turn: TurnContext, call: Admitted, question: AskPerson) -> EffectWaits:
-    """Return the question of a tool as a request to a person, with the defaults of the answer filled in."""
+    """Return the wait for a person's answer to a tool's question, with the answer's defaults filled in."""
     schema, _ = to_json(question.answer)
     check_schema(schema, f"the answer that {call.tool.name}() asks for")
     fields = schema.get("properties", {})

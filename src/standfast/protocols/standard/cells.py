@@ -1,25 +1,25 @@
-"""The code cells of a turn, and one cell while an engine runs it.
+"""The cells of a turn, and a running cell on its engine.
 
-A cell is a call of the executor's tool. It runs as a task. When its code needs results, the machine gets a
-`CellPaused`, dispatches the cell's calls like any others, and resumes it with one result at a time
-(`ContinueCell`). A cell that this process does not know is run again: it gets the recorded results in the
-same order, and the machine gets no input until the cell has reached the point where it paused.
+A cell is a call of the executor's tool. It runs as a task. When its code needs results, the machine is fed a
+`CellPaused`, dispatches the cell's calls like any others, and resumes the cell with one result at a time
+(`ContinueCell`). A cell that is not loaded in this process is rerun: it gets the recorded results in the same
+order, and the machine is fed nothing until the cell has reached the point where it paused.
 
 The engine computes on a thread; `RunningCell` connects that thread with the turn's loop::
 
     run ─ thread: start ─ loop: ask ─ … ─ loop: hear ─ thread: answer ─ loop: ask ─ … ─ through ─ end
 
-Once the code is through, the turn may continue while the engine still stores variables that are large.
+Once the code has ended, the turn may continue while the engine is still storing large variables.
 
 Rules
 -----
-1. A cell gets a result only by `ContinueCell`: results arrive in the order of the journal.
-2. A cell that makes other calls than before, when it is run again, fails.
-3. Plugins judge a cell's report before it is kept or shown. If they replace the report by another value, the
+1. A cell gets results only through `ContinueCell`, so they arrive in the order of the journal.
+2. A cell that makes different calls when it is rerun fails.
+3. Plugins see a cell's report before it is stored or shown. If they replace the report by another value, the
    cell does not end the turn.
-4. A cell's variables count from the moment its result is taken in, and are journaled with it: a process that
-   runs the cell again starts from the variables before it.
-5. Everything but the engine is used on the turn's loop alone, unless a comment says otherwise.
+4. A cell's variables take effect when its result is accepted, and are journaled with it: a process that
+   reruns the cell starts from the variables before it.
+5. Everything but the engine is used only on the turn's loop, unless a comment says otherwise.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ WHOLE_REPORT: Final = "cell.json"
 """The name of the attachment that holds a whole report."""
 
 Hear = Callable[[int, CallAnswer], None]
-"""Takes the number of a call and its result."""
+"""The callback that receives the number of a call and its result."""
 
 CellResult = tuple[ToolSettled, str | FrameSwitch | None]
-"""The result of a cell, and what it ends the turn with, if it does."""
+"""The result of a cell, and the answer or frame with which it ends the turn; None if it does not."""
 
 
 def kept_report(
     report: CellReport, keep: Callable[[bytes], AttachmentPart], inline_chars: int = 4_000
 ) -> tuple[Json, tuple[AttachmentPart, ...]]:
-    """Return the value of a cell's result and its attachments: a long report is cut, and *keep* keeps it."""
+    """Return the value of a cell's result and its attachments; a long report is cut, and *keep* stores it."""
     data = encode_json(report)
     if len(data) <= inline_chars or len(data.decode()) <= inline_chars:
         return msgspec.json.decode(data), ()
@@ -93,7 +93,7 @@ def kept_report(
 
 
 class HostedCells(Protocol):
-    """The cells of one turn, as its host uses them, on the turn's loop."""
+    """The cells of one turn, as its host sees them. Used on the turn's loop."""
 
     def resume(self, command: ContinueCell, deliver: Deliver) -> None:
         """Start a cell, give a running one its next result, or run one again that is unknown here."""
@@ -105,7 +105,7 @@ class HostedCells(Protocol):
         """Suspend the cell and free its worker. Returns a failed result if the cell ends instead."""
 
     def stop(self) -> None:
-        """Abandon what runs: the turn is over."""
+        """Abandon the running cells, because the turn is over."""
 
 
 class TurnCells:
@@ -152,7 +152,7 @@ class TurnCells:
         ending = None
         try:
             settled, ending = await self._result(cell)
-        except Exception as error:  # the turn waits for this result, whatever happens
+        except Exception as error:  # the turn needs a result in any case
             settled = self._broken(cell, error)
         self._cells.pop(cell.call_id, None)
 
@@ -167,14 +167,14 @@ class TurnCells:
         self._turn.hooks.deliver(cell.call_id, deliver)
 
     async def _result(self, cell: CellContext) -> CellResult:
-        """Execute a cell and let plugins judge its report."""
+        """Execute a cell and let plugins change its report."""
         hooks, made = self._turn.hooks, None
         try:
             response = await self._executor.execute_code(cell, cell.request())
             if not isinstance(response, ExecResponse):
                 problem = f"it answered with a {type(response).__name__}, not with ExecResponse"
                 raise PluginFailed(self._turn.session.executor_id, "execute_code", problem)
-            if not hooks.judges:  # the result is made while the variables are still being stored
+            if not hooks.judges:  # prepare the result while the variables are being stored
                 settled = cell.settled(error=response.report.error)
                 made = await self._kept(cell, settled, response, response.report)
             if response.stored is not None and (other := await response.stored()) is not None:
@@ -205,7 +205,7 @@ class TurnCells:
     async def _kept(
         self, cell: CellContext, settled: ToolSettled, response: ExecResponse, report: CellReport
     ) -> CellResult:
-        """Return the result as it is stored, with the text that the model reads and the end of the turn."""
+        """Return the result to store, with the text that the model reads, and how it ends the turn, if so."""
         texts = (report.stdout, report.stderr, report.result)
         if is_light(report if report.calls or report.diagnostics else texts):
             value, attachments = response.keep(report, cell.keep)
@@ -273,11 +273,11 @@ class CellContext:
         return self._turn.services.engines.named(name)
 
     def settled(self, **result: Any) -> ToolSettled:
-        """Return a result of the cell; *result* are the fields of `ToolSettled`."""
+        """Return a result of the cell with the fields *result* of `ToolSettled`."""
         return ToolSettled(at_ms=self._turn.services.clock.now_ms(), call_id=self.call_id, **result)
 
     def keep(self, data: bytes) -> AttachmentPart:
-        """Keep a whole report as an attachment."""
+        """Store a whole report as an attachment."""
         digest = self._turn.hooks.keep_blob(data)
         return AttachmentPart(digest=digest, media_type="application/json", size=len(data), name=WHOLE_REPORT)
 
@@ -293,7 +293,7 @@ class CellContext:
 
     def heard(self, count: int) -> None:
         if count > self._command.count:
-            raise CodeExecutionRuntimeStopped("the cell was suspended with answers that the journal lacks")
+            raise CodeExecutionRuntimeStopped("the suspended cell has answers that the journal lacks")
         self._heard = count
 
     def ask(self, calls: Sequence[CellCall], hear: Hear) -> None:
@@ -305,15 +305,15 @@ class CellContext:
             before = command.made[call.number - 1]
             if (before.name, before.arguments, before.args) != (now.name, now.arguments, now.args):
                 raise CodeExecutionRuntimeStopped(
-                    f"run again after a restart, the code called {now.name}() where it had called "
-                    f"{before.name}() with other arguments",
-                    hint="the calls before this one took effect; check them before you continue",
+                    f"rerun after a restart, the code called {now.name}() where it had called "
+                    f"{before.name}(), or with other arguments",
+                    hint="check the calls before this one, which took effect, before you continue",
                 )
         if self._heard < command.count:
             self._answer(hear)
             return
         if not calls and len(command.made) <= self._heard:
-            raise CodeExecutionRuntimeStopped("the code waits for something that never comes")
+            raise CodeExecutionRuntimeStopped("the code waits, but has no call that could be answered")
         self._waiting = hear
         now_ms, number = self._turn.services.clock.now_ms(), self._heard + 1
         self.deliver(CellPaused(at_ms=now_ms, call_id=self.call_id, number=number, calls=tuple(called)))
@@ -323,7 +323,7 @@ class CellContext:
         return [(call, results.get(call.call_id)) for call in self._command.made]
 
     def _answer(self, hear: Hear) -> None:
-        """Give the code the next recorded result."""
+        """Pass the next recorded result to the code."""
         settled, made = self._command.answers[self._heard], self._command.made
         self._heard += 1
         for number in range(len(self._numbers) + 1, len(made) + 1):
@@ -337,11 +337,11 @@ class CellContext:
         hear(self._numbers[settled.call_id], answer)
 
     def _called(self, call: CellCall) -> CellCalled:
-        """Convert a call for the machine, with its arguments by name."""
+        """Convert a call of the code to the machine's form, with its arguments by name."""
         line = call.line
         if call.problem is not None:
             return CellCalled(name=call.name, error=call.problem, line=line)
-        if self._turn.machine.code is not None:  # people see the call as the code made it
+        if self._turn.machine.code is not None:  # a person sees the call as the code made it
             return CellCalled(name=call.name, arguments=call.kwargs, args=tuple(call.args), line=line)
         try:
             args, named = _by_name(self.functions, call)
@@ -351,7 +351,7 @@ class CellContext:
 
 
 def _by_name(functions: CodeFunctions, call: CellCall) -> tuple[list[Json], dict[str, Json]]:
-    """Give positional arguments the names that the contract has for them, if it has names."""
+    """Convert positional arguments to named ones, as far as the function's contract names them."""
     if not call.args:
         return [], call.kwargs
     schema = functions.capability(call.name).input_schema
@@ -367,7 +367,7 @@ def _by_name(functions: CodeFunctions, call: CellCall) -> tuple[list[Json], dict
 
 
 class RunningCell:
-    """One cell on its engine, from its beginning or from where it was suspended to its end."""
+    """One cell on its engine, from its beginning, or from its suspension, to its end."""
 
     _run: CellRun | None = None
     _computing = False
@@ -382,7 +382,7 @@ class RunningCell:
         self._ended: asyncio.Future[CellEnd] = self._loop.create_future()
 
     async def run_request(self, request: CellRequest) -> CellEnd:
-        """Run a cell until its code is through. `end` waits until the variables are stored too."""
+        """Run a cell until its code has ended. `end` also waits until the variables are stored."""
         try:
             self._compute(lambda: self._begin(request))
             return await self._through
@@ -409,12 +409,12 @@ class RunningCell:
         return await self._ctx.threads.run(run.suspend)
 
     def heard_before(self, count: int) -> None:
-        """Resume the cell where it had *count* results."""
+        """Record that the cell is resumed after *count* results."""
         self._heard = count
         self._ctx.heard(count)
 
     def _compute(self, work: Callable[[], CellStep]) -> None:
-        """Have the engine compute on its thread; `_came_to` gets the step on the loop."""
+        """Run the engine's computation on a thread; `_came_to` receives its step on the loop."""
         self._computing = True
         self._ctx.threads.start(lambda: self._work(work))
 
@@ -427,17 +427,17 @@ class RunningCell:
 
     def _hear(self, number: int, answer: CallAnswer) -> None:
         run = self._run
-        if run is None or self._given_up:  # it was suspended, or the turn is over
+        if run is None or self._given_up:  # the cell was suspended, or the turn is over
             return
         self._heard += 1
         self._compute(functools.partial(run.answer, number, answer))
 
     def _came_to(self, step: CellStep | None, error: BaseException | None) -> None:
-        """Take the step that the engine has computed, unless the turn was cancelled."""
+        """Process the step that the engine has computed, unless the turn was cancelled."""
         self._computing = False
         if self._given_up:
             if isinstance(step, CellPause):
-                self._close()  # `stop` came after its last step
+                self._close()  # `stop` was called after its last step
             return
         if self._through.cancelled() or self._ended.cancelled():
             return
@@ -455,11 +455,11 @@ class RunningCell:
             self._through.set_result(end)
 
     def _fail(self, error: BaseException) -> None:
-        """Raise *error* in the one future that is being awaited."""
+        """Set *error* on the one future that is being awaited."""
         (self._ended if self._through.done() else self._through).set_exception(error)
 
     def _give_up(self) -> None:
-        """Stop a cell that computes, close one that waits for a result."""
+        """Stop the cell if it is computing; close it if it waits for a result."""
         self._given_up = True
         if not self._computing:
             self._close()
@@ -479,7 +479,7 @@ class RunningCell:
         return run.start()
 
     def _work(self, work: Callable[[], CellStep]) -> Callable[[], None]:
-        """Compute a step, and return what reports it to the loop."""
+        """Compute a step, and return the function that reports it to the loop."""
         step: CellStep | None = None
         problem: BaseException | None = None
         try:
@@ -498,7 +498,7 @@ class RunningCell:
             return
 
     def _whole(self, end: CellEnd) -> CellEnd:
-        """Return the end as the turn gets it."""
+        """Return *end* in the form in which the turn gets it."""
         return end
 
 

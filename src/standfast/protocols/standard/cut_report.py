@@ -1,4 +1,4 @@
-"""Shortens long texts and reports of cells, and says what is left out."""
+"""Shortening of long texts and cell reports, with notes about the omitted parts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from standfast.model.code import CellReport, Diagnostic
 _Problem = TypeVar("_Problem", ErrorObject, Diagnostic)
 
 _MIN_CHARS: Final = 16
-"""The least that remains of a text, however little room there is."""
+"""The minimum number of characters that are kept of a text."""
 
 
 def cut_report(report: CellReport, max_chars: int) -> Json:
-    """Return a shortened report whose JSON has at most *max_chars* characters, if that can be done."""
+    """Return a shortened report whose JSON has at most *max_chars* characters, if that is possible."""
     room = max_chars // 4
     while True:
         data = msgspec.json.encode(_cut(report, room))
@@ -67,7 +67,7 @@ def cut_end(text: str, room: int) -> str:
 
 
 def cut_middle(text: str, room: int, where: str | None = None) -> str:
-    """Return head and tail of a long text, cut at lines if possible, and say where the whole is."""
+    """Return the head and tail of a long text, cut at lines if possible, with a note where the whole is."""
     if len(text) <= room:
         return text
     keep = room - len(_marker(len(text), where)) - 2

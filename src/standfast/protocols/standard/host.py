@@ -1,15 +1,16 @@
-"""Carries out the commands of a turn: native tool calls, code cells, model calls, plugin hooks.
+"""The effect host of the standard protocol: executes tool calls, cells, model calls and plugin hooks.
 
 Rules
 -----
-1. Every call goes through the one dispatcher: validation, limits, approvals and records are the same for all.
-2. An approved call whose contract has changed since is refused.
-3. A call that was interrupted by a crash and is not idempotent is not repeated by itself: the tool's
+1. Every call goes through the same dispatcher, so validation, limits, approvals and records are the same for
+   all.
+2. An approved call is refused if the tool's contract has changed since the approval.
+3. A call that was interrupted by a crash and is not idempotent is not retried automatically: the tool's
    `on_interrupted` decides. `on_timeout` decides about a call that timed out.
-4. A result is converted on the thread of its handler: a large one does not block the loop.
-5. Plugins rule on a call once, before anything else, and see every result first, except that of a call that
-   they made fail themselves.
-6. Nothing that a tool or a provider raises escapes: it becomes an input of the machine.
+4. A result is converted on its handler's thread, so that a large result does not block the loop.
+5. Plugins rule on a call once, before any other check, and see every result first, except the result of a
+   call that they made fail themselves.
+6. An exception of a tool or a provider never propagates: it becomes an input of the machine.
 """
 
 from __future__ import annotations
@@ -87,16 +88,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MAX_TIMEOUT_RETRIES: Final = 2
-"""How often `on_timeout="retry"` repeats a call: a tool that hangs must not hold its turn forever."""
+"""How often `on_timeout="retry"` retries a call, so that a tool that hangs cannot block its turn forever."""
 _MAX_WAIT_S: Final = 100 * 366 * 24 * 3600
 _MAX_PLAIN_CHARS: Final = CapabilityLimits().max_request_bytes // 8
-"""The request of a shorter cell is within the limit of its tool, however its characters are escaped."""
+"""A cell shorter than this is within its tool's request limit, however its characters are escaped."""
 
 
 class StandardHost:
     """The `EffectHost` of one turn. Used on the turn's loop.
 
-    *model_call* makes each call of the model. *cells* run the cells of code, in place of `TurnCells`.
+    *model_call* creates each model call. *cells*, if given, run the cells instead of `TurnCells`.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class StandardHost:
         self.changed_states, self.take_blobs, self.kept = hooks.changed_states, hooks.take_blobs, hooks.kept
         self._model_call = model_call
         if cells is None and turn.executor is not None:
-            from standfast.protocols.standard.cells import TurnCells  # only agents that act in code need it
+            from standfast.protocols.standard.cells import TurnCells  # needed only by agents that write code
 
             cells = TurnCells(turn)
         self._cells = cells
@@ -131,7 +132,7 @@ class StandardHost:
 
     def _call_of_model(self, number: int, key: str, attempt: int) -> ModelCall:
         if self._model_call is None:
-            from standfast.protocols.standard.model_call import ModelCall  # turns of code call no model
+            from standfast.protocols.standard.model_call import ModelCall  # code turns do not need it
 
             self._model_call = ModelCall
         return self._model_call(self._turn, number, key, attempt)
@@ -145,7 +146,7 @@ class StandardHost:
             async with asyncio.timeout(limit_s):
                 return await self._turn.services.threads.run(lambda: output.check(text))
         except TimeoutError:
-            return OutputCheck(problem=f"it could not be checked within {limit_s:g} s")
+            return OutputCheck(problem=f"the check did not end within {limit_s:g} s")
 
     def settled(self, given: ToolSettled) -> None:
         if self._cells is not None:
@@ -206,7 +207,7 @@ class StandardHost:
         elif ruling.error is not None and ruling.error.code == Code.WAITING_FOR_APPROVAL:
             prepared = await self._prepare(command, begun)
             granted = isinstance(prepared, EffectWaits) and prepared.granted is not None
-            if isinstance(prepared, EffectReady) or granted:  # else a person is asked already
+            if isinstance(prepared, EffectReady) or granted:  # otherwise the call already waits for a person
                 tool = self._find(command.call)
                 prepared = self._ask(tool, command, reason=ruling.error.message)
         elif ruling.settled:
@@ -253,7 +254,7 @@ class StandardHost:
             settled = await self._check_values(tool, lambda: settle_wait(call, command, granted))
             return self._known(command, settled)
         if isinstance(admission, SettledCall) and (begun or command.timeouts):
-            # The execution before may have taken effect, whatever keeps the call from being repeated.
+            # The previous execution may have taken effect, whatever the reason why the call is not retried.
             if command.timeouts:
                 admission = settle_timed_out(self._placeholder(tool, command))
             else:
@@ -281,8 +282,8 @@ class StandardHost:
         return await self._turn.services.threads.run(admit)
 
     async def _check_values(self, tool: RegisteredTool, work: Callable[[], T]) -> T | SettledCall:
-        """Call *work*, which checks values of a call; on a thread if the tool's types run code for that."""
-        # Code that does not end within the tool's timeout is left behind, and the call fails.
+        """Call *work*, which checks a call's values; on a thread if the tool's types run user code."""
+        # Code that exceeds the tool's timeout is abandoned, and the call fails.
         if not tool.runs_code:
             return work()
         limit_ms = self._turn.dispatcher.timeout_ms(tool)
@@ -319,7 +320,7 @@ class StandardHost:
                 if command.attempt > 1:
                     admission = msgspec.structs.replace(admission, attempt=command.attempt)
                 idempotent = bool(contract.idempotent)
-                # A tool that gets a context can pass the call's id on, so the call must be stored first.
+                # A tool with a context can pass the call's id to others, so the call must be stored first.
                 pure = idempotent and contract.side_effect is SideEffect.NONE and not tool.takes_context
                 return EffectReady(command, idempotent, admission, pure=pure)
             case _:
@@ -340,7 +341,7 @@ class StandardHost:
         )
 
     async def _resolve(self, call: ToolCall) -> None:
-        """Load the tool of a call. What its source raises is raised by `_find`."""
+        """Load the tool of a call. An error of its source is raised by `_find`."""
         self._unresolved.pop(call.name, None)
         try:
             await self._turn.session.prepare(call.name)
@@ -365,7 +366,7 @@ class StandardHost:
         return EffectSettled(as_input(command.call.call_id, settled, self._turn.services.clock.now_ms()))
 
     def _placeholder(self, tool: RegisteredTool, command: RunTool) -> Admitted:
-        """Return the call in the form that settlement takes; it is not executed."""
+        """Return an admitted call for the settlement of a call that is not executed."""
         args, named = _recorded(tool, command)
         return Admitted(
             tool,
@@ -378,7 +379,7 @@ class StandardHost:
         )
 
     async def _settled(self, command: RunTool, value: Json, error: ErrorObject | None) -> EffectSettled:
-        """Return a result without an execution, with a record if the tool exists."""
+        """Return a result for a call that was not executed, with a record if the tool exists."""
         try:
             tool = self._find(command.call)
         except StandfastError:
@@ -408,7 +409,7 @@ class StandardHost:
         self._cells.resume(command, deliver)
 
     async def _judged(self, command: RunTool, known: EffectSettled) -> EffectSettled:
-        """Let plugins judge a result that no execution brought."""
+        """Let plugins see and change a result that did not come from an execution."""
         if not self._hooks.judges:
             return known
         settled = await _judge(self._hooks, command, known.settled)
@@ -418,7 +419,7 @@ class StandardHost:
     def _pass_on(
         self, command: RunTool, deliver: Deliver, given: Input | EffectWaits, /, *, at_once: bool = False
     ) -> None:
-        """Deliver the outcome of an execution; a result after plugins have judged it."""
+        """Deliver the outcome of an execution; let plugins change a result first."""
         hooks = self._hooks
         if isinstance(given, ToolSettled):
             given = hooks.with_attachments(given)
@@ -434,7 +435,7 @@ class StandardHost:
         hooks = self._hooks
         if hooks.judges:
             settled = await _judge(hooks, command, settled)
-        await hooks.take_states()  # the tool may be a plugin's and have changed its state
+        await hooks.take_states()  # a plugin's tool may have changed the plugin's state
         hooks.deliver(settled.call_id, lambda: deliver(hooks.charged(settled)))
 
 
@@ -444,7 +445,7 @@ async def _judge(hooks: TurnHooks, command: RunTool, settled: ToolSettled) -> To
 
 
 class RunningCalls:
-    """The calls of a turn that run. One timer gives up those that reach their deadline."""
+    """The running calls of a turn. One timer abandons calls that reach their deadline."""
 
     def __init__(self) -> None:
         self.calls: set[Execution] = set()
@@ -452,11 +453,11 @@ class RunningCalls:
         self._due = 0.0
 
     def watch(self, execution: Execution) -> None:
-        """Give a call up at its deadline, if it still runs then."""
+        """Abandon a call at its deadline, if it is still running then."""
         running = execution.running
         deadline = None if running is None else running.deadline
         if deadline is None or execution not in self.calls:
-            return  # it waits for a slot, or is over
+            return  # it is waiting for a slot, or has ended
         if self._timer is not None:
             if self._due <= deadline:
                 return
@@ -472,7 +473,7 @@ class RunningCalls:
                 self.watch(execution)
 
     def abandon(self) -> None:
-        """Give all calls up; nothing is delivered after this."""
+        """Abandon all calls; no outcome is delivered after this."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -502,13 +503,13 @@ class Execution:
         self._calls.watch(self)  # does nothing while the call waits for a slot
 
     def put(self, message: Arrived | RunningCall, /) -> Callable[[], object] | None:
-        """Take what the dispatcher reports, on any thread; return what passes it on to the loop."""
+        """Receive a dispatcher's report, on any thread; return the function that passes it to the loop."""
         inputs = self._inputs_of(message) if isinstance(message, Arrived) else None
         if asyncio._get_running_loop() is not self._loop:
-            return partial(self._call_loop, inputs, copy_context())  # hooks see the context of the handler
+            return partial(self._call_loop, inputs, copy_context())  # hooks see the handler's contextvars
         if self.running is not None:
             self._take(inputs)
-        elif inputs is not None:  # it could not be started
+        elif inputs is not None:  # the handler could not be started
             self._loop.call_soon(self._finish, inputs)
         return None
 
@@ -519,25 +520,25 @@ class Execution:
             return
 
     def _take(self, inputs: list[Input | EffectWaits] | None) -> None:
-        """Deliver the outcome, or note that the handler has begun."""
+        """Deliver the outcome, or record that the handler has started."""
         if inputs is None:
             self._calls.watch(self)
         else:
             self._finish(inputs)
 
     def abandon(self) -> None:
-        """Give the call up; nothing is delivered after this."""
+        """Abandon the call; no outcome is delivered after this."""
         self._over = True
         if self.running is not None:
             self.running.abandon()
 
     def expire(self) -> bool:
-        """Give the call up if its time is over. Return False if it has some left."""
+        """Abandon the call if its timeout has expired; return False if it has time left."""
         assert self.running is not None
         if self._dispatcher.seconds_left(self.running):
             return False  # the loop's clock is a little ahead of ours, or it was another call's timer
         settled = self._dispatcher.expire(self.running)
-        if settled is not None:  # else its result is being converted
+        if settled is not None:  # otherwise its result is being converted
             self._finish([self._settled(settled)])
         return True
 
@@ -557,8 +558,8 @@ class Execution:
                 return self._deferred(value, arrived.running)
             except StandfastError as error:
                 arrived = Arrived(arrived.running, None, error)
-            except Exception as error:  # a tool may put anything into its result
-                problem = f"{self._call.tool.name}() gave a broken {type(value).__name__}: {error}"
+            except Exception as error:  # a tool's result may contain anything
+                problem = f"{self._call.tool.name}() returned an invalid {type(value).__name__}: {error}"
                 arrived = Arrived(arrived.running, None, InvalidArgument(problem))
         settled = settle_outcome(self._call, arrived.running.started, arrived.value, arrived.error)
         return [self._settled(settled)]
@@ -578,7 +579,7 @@ class Execution:
             case CompleteLater():
                 if not value.token.startswith(f"cpl_{turn_id}.{call_id}-"):
                     raise InvalidArgument(
-                        f"{self._call.tool.name}() gave a token that is not this call's",
+                        f"{self._call.tool.name}() returned a token of another call",
                         hint="use ctx.completion_token()",
                     )
                 due = now + _whole_ms(value.expires_in_s)
@@ -659,7 +660,7 @@ def _run_context(turn: TurnContext, command: RunTool) -> RunContext[Any]:
 
 
 def _reporter(turn: TurnContext, call_id: int) -> Callable[[str, Json], None]:
-    """Return what shows the events of a call; a run of the sandbox has no observers."""
+    """Return the function that publishes a call's events; a run of the sandbox has no subscribers."""
     show, turn_id = getattr(turn, "show", None), turn.turn_id
     if show is None:
         return drop_report
@@ -689,7 +690,7 @@ def _answer(command: RunTool) -> PersonAnswer | None:
 
 
 def _is_declined(command: RunTool) -> bool:
-    """Return whether a person denied a question, or let it expire, whose tool wants to know that."""
+    """Return whether a question was denied or has expired, and its tool asked to be informed of that."""
     terms = None if command.waited is None else command.waited.value
     ended = isinstance(command.granted, Denied | Expired)
     return ended and isinstance(terms, dict) and terms.get("declinable") is True
@@ -704,7 +705,7 @@ def _arguments(command: RunTool) -> dict[str, Json]:
 
 
 def _executed_with(command: RunTool) -> dict[str, Json]:
-    """Return the arguments as the person who approved the call left them."""
+    """Return the call's arguments, with the edits of the person who approved it."""
     granted = command.granted
     if isinstance(granted, Approved) and granted.arguments is not None:
         return granted.arguments
@@ -714,7 +715,7 @@ def _executed_with(command: RunTool) -> dict[str, Json]:
 def _given(
     tool: RegisteredTool, command: RunTool, arguments: dict[str, Json]
 ) -> tuple[list[Json], dict[str, Json]]:
-    """Return the arguments by position and by name; a model or a person gives them as one object."""
+    """Return the positional and named arguments; a model or a person passes only named ones."""
     call, granted = command.call, command.granted
     edited = isinstance(granted, Approved) and granted.arguments is arguments
     if edited and isinstance(granted, Approved) and granted.args is not None:
@@ -726,7 +727,7 @@ def _given(
 
 
 def _recorded(tool: RegisteredTool, command: RunTool) -> tuple[list[Json], dict[str, Json]]:
-    """Return the arguments for the record of a call that is not executed, even if they do not fit."""
+    """Return the arguments for the record of a call that is not executed, even if they are invalid."""
     try:
         return _given(tool, command, _arguments(command))
     except InvalidArgument:

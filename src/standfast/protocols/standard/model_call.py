@@ -1,7 +1,7 @@
 """One call of the model: the request, the stream, and the reply as the machine reads it.
 
-Rule: streamed text is only shown; the whole reply counts. Whatever the provider raises, or a stream without a
-`ReplyEnded`, becomes `ModelFailed`, and the text shown before is retracted.
+Rule: streamed text is only for display; the turn uses the whole reply. If the provider raises, or its stream
+ends without a `ReplyEnded`, the outcome is `ModelFailed`, and the text shown so far is retracted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ReadReply(msgspec.Struct, frozen=True):
 
 
 class StreamFilter(Protocol):
-    """Takes a reply piece by piece and returns the text to show."""
+    """A filter that receives a reply in pieces and returns the text to show."""
 
     def feed(self, chunk: str, /) -> str: ...
 
@@ -52,7 +52,7 @@ class StreamFilter(Protocol):
 
 
 class _WholeReplyFilter:
-    """Shows nothing before the reply is complete: only then can its prose be told."""
+    """A filter that shows nothing until the reply is complete, because only then its prose is known."""
 
     def __init__(self, project: Callable[[str], str]) -> None:
         self._project = project
@@ -93,8 +93,8 @@ class ModelCall:
             task = asyncio.current_task()
             if task is None or task.cancelling() > 0:
                 raise
-            # Only something that the provider awaited was cancelled, not this task.
-            return self._failed(ModelError("the model's provider gave the call up", retryable=True))
+            # This task was not cancelled, only something that the provider awaited.
+            return self._failed(ModelError("the model's provider cancelled the call", retryable=True))
         except Exception as error:
             self._retract()
             return self._failed(error)
@@ -113,7 +113,7 @@ class ModelCall:
         )
 
     def make_filter(self) -> StreamFilter | None:
-        """Return what selects the text to show while the reply streams; None shows all of it."""
+        """Return the filter that selects the text to show while the reply streams; None shows all of it."""
         projector = self._turn.projector
         return None if projector is None else _WholeReplyFilter(projector.project_assistant_prose)
 
@@ -127,21 +127,21 @@ class ModelCall:
 
     @property
     def reading(self) -> Reading:
-        """What `shown_messages` does, so that readers of the journal can do it again."""
+        """The conversion done by `shown_messages`, recorded so that readers of the journal can repeat it."""
         return "" if self._turn.executor is None else "inputs_named"
 
     def shown_messages(self, messages: list[Message]) -> list[Message]:
-        """Return the messages as the model reads them; perhaps *messages* itself."""
+        """Return the messages in the form in which the model reads them; may return *messages* itself."""
         if self._turn.executor is None:
             return messages
         return [with_inputs_named(message) for message in messages]
 
     def request(self, prompt: str, messages: list[Message]) -> model_provider.ModelRequest:
-        """Return the request with *messages*, which no one else may change."""
+        """Return the request with *messages*, a list that no other code may change."""
         turn = self._turn
         began, now = turn.preamble, turn.session.artifact().preamble
         tools = began.tools
-        if now is not began:  # tools that the model has found since the turn began come last
+        if now is not began:  # append the tools that the model has found during the turn
             known = {one.name for one in tools}
             tools = (*tools, *(one for one in now.found if one.name not in known))
         machine = turn.machine
@@ -163,7 +163,7 @@ class ModelCall:
         )
 
     def _settings(self) -> dict[str, Any]:
-        """Return the turn's settings; a choice of tool that forces a call is over once a tool was called."""
+        """Return the turn's settings; drop a forced tool choice once a tool was called."""
         settings = self._turn.settings
         if settings.get("tool_choice") in (None, "auto", "none"):
             return settings
@@ -172,7 +172,7 @@ class ModelCall:
         return {name: value for name, value in settings.items() if name != "tool_choice"}
 
     async def _ask(self) -> model_provider.ReplyEnded:
-        """Stream the reply of the model to the messages as plugins have prepared them."""
+        """Send the messages that plugins have prepared to the model, and return its streamed reply."""
         turn, machine = self._turn, self._turn.machine
         if not turn.session.is_static:
             await turn.session.prepare()
@@ -192,7 +192,7 @@ class ModelCall:
                 await close()
 
     def _keep(self, request: model_provider.ModelRequest) -> str:
-        """Keep what the request has besides the messages, if journals are kept; return the digest of it."""
+        """If journals are kept, store the request without its messages; return the digest of that record."""
         turn = self._turn
         tools, settings, digest = turn.recorded
         if digest and tools is request.tools and settings is request.settings:
@@ -213,7 +213,7 @@ class ModelCall:
         return digest
 
     async def _read(self, stream: AsyncIterator[model_provider.ModelDelta]) -> model_provider.ReplyEnded:
-        """Read a reply up to its end, and show its pieces, which plugins may change before."""
+        """Read a reply to its end and show its pieces, after plugins have changed them."""
         hooks, chunks = self._turn.hooks, 0
         change = hooks.stream if hooks.shows_streams else None
         shown: dict[StreamKind, Callable[[str], None]] = {}
@@ -268,9 +268,9 @@ class ModelCall:
 
 
 def with_shown_attachments(messages: list[Message]) -> list[Message]:
-    """Add what tools show to the model beside values.
+    """Add the texts and attachments of tool results to the messages.
 
-    Texts become part of the result, and attachments a message after the results of each round.
+    Texts become part of the result; attachments become a message after the results of each round.
     """
     shown: list[Message] = []
     pending: list[Part] = []
@@ -290,7 +290,7 @@ def with_shown_attachments(messages: list[Message]) -> list[Message]:
 
 
 def with_inputs_named(message: Message) -> Message:
-    """Replace each input in a message by its name: only code reads its value."""
+    """Replace each input in a message by its name, because only code reads its value."""
     if not isinstance(message, UserMessage) or isinstance(message.content, str):
         return message
     if not any(isinstance(part, InputPart) for part in message.content):
@@ -308,7 +308,7 @@ def with_inputs_named(message: Message) -> Message:
 def _checked(reply: object) -> model_provider.ReplyEnded:
     """Raise `ModelError` unless *reply* is a reply that can be stored."""
     if not isinstance(reply, model_provider.ReplyEnded):
-        raise ModelError(f"the model's provider gave {type(reply).__name__} for a reply")
+        raise ModelError(f"the model's provider returned a {type(reply).__name__} instead of a reply")
     try:
         reply.text.encode()
         for call in reply.calls:

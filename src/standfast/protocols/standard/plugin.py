@@ -11,7 +11,7 @@ from standfast.tools.registered_tool import RegisteredTool, native_contract
 
 
 class StandardDriver:
-    """Offers the showcased tools to the model as native tool calls, and a search if there are others."""
+    """Offers the showcased tools as native tool calls, and a tool search if the catalog has others."""
 
     shares_preambles = True
     """The preamble depends on the catalog alone, so sessions can share it."""
@@ -19,7 +19,7 @@ class StandardDriver:
     def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
         catalog, own = given.tool_catalog, dict[str, RegisteredTool]()
         if catalog.has_more():
-            from standfast.protocols.tool_docs.tool_guide import searching  # only such catalogs need it
+            from standfast.protocols.tool_docs.tool_guide import searching  # needed only for a search
 
             search = searching(catalog, given.resolve)
             if catalog.find(search.name) is not None:
@@ -37,7 +37,7 @@ class StandardDriver:
 
 
 class StandardProtocol(Plugin):
-    """Native tool calls, concurrent, results in source order."""
+    """A protocol with native tool calls, executed concurrently, with results in the order of the calls."""
 
     id = "standard"
     summary = "Protocol: native tool calls, concurrent, results in source order."

@@ -1,1 +1,1 @@
-"""How tools are described to a model that does not see all of them: stubs, a guide, a search."""
+"""Descriptions of tools for a model: stubs in its language, a guide for the prompt, and a search."""

@@ -1,19 +1,19 @@
-"""Capabilities as Python or TypeScript that a model reads.
+"""Stubs of capabilities in Python or TypeScript, for a model to read.
 
-A stub is a function, after the types that it needs and that were not written before. In Python it is a `def`
-with types, defaults and a docstring, and a JSON Schema object is a `TypedDict` class. In TypeScript it is a
-`declare function` that takes one object and returns a promise, under a JSDoc comment, and an object is an
-`interface`. A type is named after its definition, its title, or the tool and the parameter; what a language
-cannot express is `Any`.
+A stub is a function, preceded by the types that it needs and that were not written before. In Python it is a
+`def` with types, defaults and a docstring, and a JSON Schema object is a `TypedDict` class. In TypeScript it
+is a `declare function` that takes one object and returns a promise, under a JSDoc comment, and an object is
+an `interface`. A type is named after its definition, its title, or the tool and the parameter; a type that
+the language cannot express is `Any`.
 
-A type gets its name where it is first met and is described later, with the function's text; describing it may
-lead to others. So a type that contains itself is written once.
+A type gets its name at its first use and is declared later, together with the function; its declaration may
+use more types. So a recursive type is declared once.
 
 Rules
 -----
-1. A name means one type in everything that one writer has written.
-2. A stub that is not returned leaves no names behind.
-3. The text is valid in its language, whatever the names and descriptions in a schema are.
+1. A name means the same type in everything that one writer writes.
+2. A stub that is too long to be returned reserves no names.
+3. The text is valid in its language, whatever names and descriptions a schema contains.
 
 Not here: stubs for type checkers (`standfast.tools.stubs`), without names and comments.
 """
@@ -36,7 +36,7 @@ LINE_CHARS: Final = 100
 
 
 class Writer(ABC):
-    """Writes tools one after the other. No type gets a name of *taken*, such as another tool's."""
+    """A writer of stubs, one tool after the other. Types never get a name in *taken*, such as a tool's."""
 
     reserved: ClassVar[frozenset[str]]
 
@@ -46,10 +46,10 @@ class Writer(ABC):
         self._fresh: list[Hashable] = []
         self._waiting: list[Callable[[], str]] = []
         self.prefix = ""
-        """The prefix of types without a name of their own."""
+        """The prefix for types that have no name of their own."""
 
     def write(self, tool: RegisteredTool, *, max_chars: int | None = None) -> str:
-        """Return the function after its new types; if longer than *max_chars*, it has no parameters."""
+        """Return the function after its new types; without parameters if it would exceed *max_chars*."""
         self._fresh, self._waiting, self.prefix = [], [], camel(tool.name)
         function = self.function(tool)
         types = [describe() for describe in self._waiting]  # describing one may add others
@@ -61,7 +61,7 @@ class Writer(ABC):
         return self.unsigned(tool)
 
     def name_of(self, identity: Hashable, wanted: str, describe: Callable[[str], str]) -> str:
-        """Return the name of a type, with the tool's as a prefix if it is taken; have a new one described."""
+        """Return the name of a type, prefixed by the tool's name if it is taken; have a new type declared."""
         if (known := self._names.get(identity)) is not None:
             return known
         plain = wanted if self.is_name(wanted) else f"{self.prefix}Object"
@@ -90,7 +90,7 @@ class Writer(ABC):
 
 
 class Definitions:
-    """The definitions of a schema: two types are one only if the definitions they refer to are the same."""
+    """The definitions of a schema. Two types are the same only if the definitions they refer to are equal."""
 
     def __init__(self, definitions: dict[str, Any]) -> None:
         self._definitions = definitions
@@ -98,7 +98,7 @@ class Definitions:
         self._written: dict[str, tuple[str, str]] = {}
 
     def identity(self, schema: dict[str, Any], name: str) -> Hashable:
-        """Return what identifies a type: its own name, its text, and every definition it refers to."""
+        """Return the identity of a type: its own name, its text, and every definition it refers to."""
         found: set[str] = set()
         waiting = _references(schema)
         while waiting:
@@ -154,7 +154,7 @@ def _is_parameter(name: str) -> bool:
 
 
 class StubWriter(Writer):
-    """Writes capabilities as Python, one after the other."""
+    """A writer of Python stubs."""
 
     reserved = _PYTHON_RESERVED
     is_name = staticmethod(_is_parameter)
@@ -203,7 +203,7 @@ class StubWriter(Writer):
 
 
 class _PythonClasses(_NamedObjects, PythonTypes):
-    """The Python types of one schema. One that contains itself is a class, or `Any` if it cannot be."""
+    """The Python types of one schema. A recursive type is a class, or `Any` if it cannot be a class."""
 
     def described(self, schema: dict[str, Any], name: str) -> str:
         required = set(schema.get("required", ()))
@@ -247,7 +247,7 @@ _TYPESCRIPT_RESERVED: Final = stubs.RESERVED_WORDS | frozenset({
 
 
 class TypeScriptWriter(Writer):
-    """Writes capabilities as TypeScript, one after the other."""
+    """A writer of TypeScript stubs."""
 
     reserved = _TYPESCRIPT_RESERVED
     is_name = staticmethod(stubs.is_identifier)

@@ -1,20 +1,22 @@
-"""Tools as functions in the prompt of a model that acts in code, and a search for those that are not there.
+"""The guide to tools in the prompt of a model that writes code, and the search for tools that are not in it.
 
 Every showcased tool is written as a stub in the session's language if all stubs fit into the budget. If not,
 the first stubs (in the catalog's order) are kept until half of the budget is used, and the other tools are
 listed by name in groups. A group is the common part of names before their first `__` or `_`.
 
-A search looks for each word of a query in names and descriptions. A word counts more in a name than in a
-description; whole more than as a beginning, and that more than inside of a word; and the more the
-fewer tools have it.
+A search looks for each word of a query in names and descriptions. A match in a name scores higher than one in
+a description, a whole word higher than a prefix, and a prefix higher than a match inside a word. A word that
+few tools have scores higher than a common one.
 
 Rules
 -----
-1. The text never exceeds the budget, and is the same for the same catalog: prompts are cached.
-2. A stub that takes more than a quarter of the budget is shown without its parameters.
-3. Contracts are resolved only for stubs that are written: most of ten thousand never are.
-4. The same catalog and query find the same list; of equals, the first in the catalog comes first.
-5. A searchable tool that was found is callable for the rest of the session: by the next call or cell.
+1. The text never exceeds the budget, and is the same for the same catalog, so that providers can cache
+   prompts.
+2. A stub that would take more than a quarter of the budget is shown without its parameters.
+3. Contracts are resolved only for stubs that are written; a catalog may have ten thousand tools.
+4. The same catalog and query give the same list; tools with equal scores are in catalog order.
+5. A searchable tool that was found is callable for the rest of the session, beginning with the next call or
+   cell.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ def guide(
     text = "\n\n".join(part for part in (*parts, more) if part)
     if len(text) <= budget_chars:
         return text
-    # A budget that is too small for it holds a sentence, or its beginning.
+    # The budget is too small for a list: return one sentence, or its beginning.
     return f"{_count(len(shown), 0)} {_look_up(language)}"[: max(0, budget_chars)]
 
 
@@ -93,7 +95,7 @@ def signature_of(tool: RegisteredTool, language: Language = Language.PYTHON) -> 
 
 
 def group_names(names: Iterable[str]) -> dict[str, list[str]]:
-    """Group names by a prefix that at least two share; the rest is under `other`, which comes last."""
+    """Group names by a prefix that at least two share; the others are in the last group, `other`."""
     listed, prefixes = list(names), list[str]()
     for name in listed:
         bare = name.strip("_")
@@ -141,7 +143,7 @@ def _group_lines(groups: dict[str, list[str]], room: int) -> list[str]:
     groups = _fewer(groups, max(0, room // _MIN_LINE_CHARS))
     whole = {group: f"- {group} ({len(each):,}): {', '.join(each)}" for group, each in groups.items()}
     lines = dict.fromkeys(groups, "")
-    # Short lines first: the others get what these leave of their share.
+    # Short lines first, so that long ones get the room that these do not use.
     for done, group in enumerate(sorted(whole, key=lambda group: len(whole[group]))):
         share = room // (len(whole) - done) - 1
         lines[group] = _cut_line(group, groups[group], share) if len(whole[group]) > share else whole[group]
@@ -150,7 +152,7 @@ def _group_lines(groups: dict[str, list[str]], room: int) -> list[str]:
 
 
 def _fewer(groups: dict[str, list[str]], most: int) -> dict[str, list[str]]:
-    """Return at most *most* groups: the largest, and all the others as one."""
+    """Return at most *most* groups: the largest, and one that merges all the others."""
     if len(groups) <= most:
         return groups
     if not most:
@@ -189,7 +191,7 @@ _STOP_WORDS: Final = frozenset({
 })  # fmt: skip
 _NAME_WEIGHTS: Final = (8.0, 5.0, 3.0)
 _DESCRIPTION_WEIGHTS: Final = (3.0, 2.0, 1.0)
-"""Weights of a whole word, of the beginning of one, and of a part inside."""
+"""The weights of matching a whole word, a prefix, and a part inside a word."""
 
 _QUERY = msgspec.Meta(description="what the tool should do, in a few words")
 _LIMIT = msgspec.Meta(description=f"how many to list, up to {MAX_RESULTS}")
@@ -219,7 +221,7 @@ class _Field:
     def find(self, term: str) -> dict[int, float]:
         """Return the weight of the term in each tool that has it."""
         found: dict[int, float] = {}
-        for word, weight in sorted(self._matches(term), key=lambda match: match[1]):  # better ones overwrite
+        for word, weight in sorted(self._matches(term), key=lambda match: match[1]):  # best match last
             found.update(dict.fromkeys(self._having[word], weight))
         return found
 
@@ -230,7 +232,7 @@ class _Field:
         if len(term) < 2:
             return
         text, words, starts = self._vocabulary
-        # A term of two letters is inside of too much to tell anything.
+        # A term of two letters occurs inside too many words to be useful there.
         for match in re.finditer(re.escape(term if len(term) > 2 else f"\n{term}"), text):
             at = match.start() + (len(term) <= 2)
             place = bisect_right(starts, at) - 1
@@ -249,7 +251,7 @@ class ToolIndex:
         )
 
     def search(self, query: str, limit: int = 10) -> list[CatalogTool]:
-        """Return the tools that fit the query best; the first tools if the query is empty."""
+        """Return the tools that match the query best; the first tools if the query is empty."""
         words = list(dict.fromkeys(_words(query)))
         terms = ([word for word in words if word not in _STOP_WORDS] or words)[:_MAX_TERMS]
         if not terms:
@@ -258,7 +260,7 @@ class ToolIndex:
         scores: dict[int, float] = {}
         for found in sorted((field.find(term) for term in terms for field in fields), key=len):
             rarity = math.log(1 + len(self._tools) / (1 + len(found)))
-            # A word that very many tools have only adds to those that rarer words have found.
+            # A very common word only adds to the scores of tools that rarer words have found.
             common = len(found) > _MANY and len(scores) >= limit
             for place in list(scores) if common else found:
                 scores[place] = scores.get(place, 0.0) + found.get(place, 0.0) * rarity
@@ -292,15 +294,15 @@ def discovery(
 
 
 def searching(catalog: ToolCatalog, resolve: Resolve) -> RegisteredTool:
-    """Return `search_tools` alone, for models that call what it finds by native calls."""
+    """Return only `search_tools`, for models that use native calls for the tools they find."""
     return owned(OWNER, CatalogTools(catalog, resolve, Language.PYTHON).search_tools)[0]
 
 
 def owned(owner: str, *methods: Tool[Any, Any] | ToolMethod[..., Any]) -> list[RegisteredTool]:
-    """Return the tools that are *methods* of an object, for *owner*. Their contracts are its class's."""
+    """Return *methods* of an object as tools owned by *owner*. Contracts are built once per class."""
     tools = [method.registered for method in methods]
     for one in tools:
-        msgspec.structs.force_setattr(one, "owner", owner)  # it was made for this list
+        msgspec.structs.force_setattr(one, "owner", owner)  # it was created for this list
     return tools
 
 
@@ -321,7 +323,7 @@ class CatalogTools:
         """Describe one tool in full: its signature, description, schemas, side_effect and approval."""
         found = self._catalog.find(name)
         if found is None:
-            import difflib  # only mistakes need it
+            import difflib  # needed only for unknown names
 
             close = difflib.get_close_matches(name[:80], self._catalog.names, n=3, cutoff=0.6)
             hint = (
@@ -329,7 +331,7 @@ class CatalogTools:
                 if close
                 else "search_tools(query) finds tools by what they do"
             )
-            raise UnknownTool(f"there is no tool {name[:80]!r}", hint=hint)
+            raise UnknownTool(f"tool {name[:80]!r} does not exist", hint=hint)
         may_call = name in await _found(ctx, [found])
         return _description(await asyncio.to_thread(self._resolve, name), self._language, may_call)
 
@@ -373,16 +375,16 @@ async def _found(ctx: RunContext[Any], hits: Sequence[CatalogTool]) -> set[str]:
         try:
             state = await ctx.host.tool_state(ctx.session_id)
             await ctx.host.apply_tool_state(ctx.session_id, state.with_found(far))
-        except ServiceUnavailable:  # there is no session to find them for
+        except ServiceUnavailable:  # there is no session to record them in
             return callable_now
         except GenerationMismatch:
-            continue  # another call has changed the tools in between
+            continue  # another call has changed the tools in the meantime
         return callable_now | set(far)
     return callable_now
 
 
 def _signature_line(name: str, resolve: Resolve, language: Language) -> str:
-    """Return a tool's declaration in one line, or why its source failed to give it."""
+    """Return a tool's declaration in one line, or the error if its source failed to load it."""
     try:
         found = resolve(name)
     except StandfastError as error:

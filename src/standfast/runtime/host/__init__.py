@@ -1,1 +1,1 @@
-"""The host services: what plugins, tools and host programs may ask of the runtime while it runs."""
+"""The host services, which plugins, tools and host programs may call while the runtime is open."""

@@ -4,17 +4,17 @@ Theory of operation
 -------------------
 A task that was registered with `handle=True` is an async handle. A session holds a handle as long as its id
 occurs, whole, in a message of the current frame, in queued input, in the state of its plugins, blobs
-included, or in the variables of its code. A handle is checked when its session has moved since the last
-check: at once after a commit or rewind here, otherwise by the recovery loop. One that is no longer held is
-cancelled.
+included, or in the variables of its code. A handle is checked when its session has changed since the last
+check: immediately after a commit or rewind here, otherwise by the recovery loop. A handle that is no longer
+held is cancelled.
 
 Rules
 -----
-1. In doubt a handle is kept: ids are searched as plain text, and while anything cannot be read nothing is
-   cancelled.
-2. Nothing is checked while a turn is open: its messages are not written yet.
-3. Only the session that a handle belongs to counts; after `transfer_async_handles`, the receiver.
-4. A session without handles pays nothing. The process that looks after a task watches its handle.
+1. In doubt, a handle is kept: ids are searched as plain text, and if any of the data cannot be read, no
+   handle is cancelled.
+2. Handles are not checked while a turn is unfinished, because its messages are not written yet.
+3. Only the session that a handle belongs to is searched; after `transfer_async_handles`, the receiving one.
+4. A session without handles has no overhead. The process that owns a task watches its handle.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class AsyncHandles:
         self.watched: dict[str, dict[str, Standpoint]] = {}
 
     async def standpoint(self, session_id: str) -> Standpoint:
-        """Return the position of a session now."""
+        """Return the current leaf and state of a session."""
         head = await self._store.head(session_id)
         return None if head is None else (head.leaf, head.state)
 
     def watch(self, session_id: str, task_id: str, since: Standpoint) -> None:
-        """Check a handle once its session has moved on from *since*."""
+        """Check a handle once its session's leaf or state differs from *since*."""
         self.watched.setdefault(session_id, {})[task_id] = since
 
     def forget(self, session_id: str, task_id: str) -> None:
@@ -66,7 +66,7 @@ class AsyncHandles:
         self.watched.pop(session_id, None)
 
     def note(self, record: TaskRecord, owner: str) -> None:
-        """Stop watching a task that is over; watch one that belongs to *owner* now."""
+        """Stop watching a task that has ended; watch one that now belongs to *owner*."""
         if not record.handle:
             return
         if record.state.is_terminal:
@@ -75,12 +75,12 @@ class AsyncHandles:
             self.watch(record.session_id, record.id, None)
 
     async def look(self, session_id: str) -> None:
-        """Cancel the handles that a session no longer holds. Never fatal."""
+        """Cancel the handles that a session no longer holds. Never raises."""
         if session_id not in self.watched:
             return
         try:
             await self._look(session_id)
-        except StandfastError as error:  # the next look tries again
+        except StandfastError as error:  # the next check tries again
             problem = f"the handles of {session_id} are kept for now: {error.message}"
             self._directory.services.report("", "keeper", problem)
 
@@ -98,7 +98,7 @@ class AsyncHandles:
         live = {task.id for task in await store.tasks(session_id=session_id, live=True)}
         lost = await self._not_held(head, [task_id for task_id in moved if task_id in live])
         if await store.open_turn(session_id) is not None or await self.standpoint(session_id) != here:
-            return  # a turn of another process came in between, and may have read what was to be read here
+            return  # another process has run a turn in the meantime, which may have changed what was read
         for task_id in moved:
             if task_id in live and task_id not in lost:
                 self.watch(session_id, task_id, here)
@@ -114,7 +114,7 @@ class AsyncHandles:
         if not left:
             return left
         async for text in self._texts(head):
-            left = {  # engines may have a text as ASCII, or two bytes for each letter
+            left = {  # engines store strings as ASCII or with two bytes per character
                 one for one in left if one.encode() not in text and one.encode("utf-16-le") not in text
             }
             if not left:
@@ -122,7 +122,7 @@ class AsyncHandles:
         return left
 
     async def _texts(self, head: SessionHead) -> AsyncIterator[bytes]:
-        """Yield all text in which a handle's id can occur. Queued input comes first: it becomes a message."""
+        """Yield all text in which a handle's id can occur. Queued inputs come first: they become messages."""
         store = self._store
         yield msgspec.json.encode([item.message for item in await store.inputs(head.session_id)])
         live = await self._directory.at_work(head)
@@ -131,7 +131,7 @@ class AsyncHandles:
         elif head.leaf is not None:
             yield msgspec.json.encode(messages_of(await store.frame(head.leaf)))
         context = None if live is None else live.made_at(head)
-        if context is not None:  # newer than what is written, if they differ
+        if context is not None:  # it may be newer than the stored state
             remembered, pieces = context.plugins.copied()
             yield msgspec.json.encode(remembered)
             for piece in pieces.values():
@@ -148,5 +148,5 @@ class AsyncHandles:
     async def _blob(self, digest: str) -> bytes:
         data = await self._store.blob(digest)
         if data is None:
-            raise RecordCorrupt(f"blob {digest} (it is gone)")
+            raise RecordCorrupt(f"blob {digest} (it is missing)")
         return data

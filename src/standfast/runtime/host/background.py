@@ -2,12 +2,13 @@
 
 Theory of operation
 -------------------
-A live record names the process that looks after its task, and is written every 20 s, so that the death of
-its machine is noticed as well. Once a second, live records are checked:
+The record of a live task names the process that owns it, and is rewritten every 20 s, so that the death of
+the owner's machine is noticed as well. Once a second, live records are checked:
 
-* Cancelled tasks of this process are ended. A task that another process handed over is followed.
+* Cancelled tasks of this process are ended. If another process has moved a task to another session, its
+  handle here is updated.
 * A plain task of a dead process has failed as INTERRUPTED.
-* A subagent of a dead process is taken over by a process that knows its agent, and ends with its turn.
+* A subagent of a dead process is taken over by a process that knows its agent; its task ends with its turn.
 * Monitors are recovered by `Monitors`.
 """
 
@@ -40,7 +41,7 @@ async def recover_tasks(directory: SessionDirectory, tasks: Tasks, live: Sequenc
         try:
             await _look_after(directory, tasks, record)
         except StoreError:
-            raise  # the next look may succeed
+            raise  # the next round may succeed
         except StandfastError as error:
             directory.services.report(
                 "", "keeper", f"task {record.id!r} of {record.session_id}: {error.message}"
@@ -64,7 +65,7 @@ async def _look_after(directory: SessionDirectory, tasks: Tasks, record: TaskRec
 
 
 async def _look_after_subagent(directory: SessionDirectory, tasks: Tasks, record: TaskRecord) -> None:
-    """Continue a subagent whose process is gone, or record how it has ended."""
+    """Resume a subagent whose process has died, or record how it has ended."""
     child = child_of(record)
     head = None if child is None else await directory.store.head(child)
     if head is None:
@@ -75,7 +76,7 @@ async def _look_after_subagent(directory: SessionDirectory, tasks: Tasks, record
         record.state is TaskState.IDLE
         or await directory.store.open_turn(head.session_id) is not None
         or any(item.kind == "queue" for item in await directory.store.inputs(head.session_id))
-    ):  # it has something to do, or waits for it
+    ):  # it has a turn or an input to run, or waits for one
         if record.owner != tasks.owner and await directory.at_work(head) is not None:
             await _change(tasks, record, changes.owned_by(tasks.owner, directory.now_ms()))
     else:
@@ -84,7 +85,7 @@ async def _look_after_subagent(directory: SessionDirectory, tasks: Tasks, record
 
 
 def _ended_as(last: TurnRecord | None, now_ms: int) -> changes.Change:
-    """End a subagent's task as its last turn has ended."""
+    """Return the change that ends a subagent's task with the outcome of its last turn."""
     if last is None or last.state is not TurnState.ENDED or last.summary is None:
         return changes.interrupted(_GONE, now_ms)
     outcome = last.summary.outcome
@@ -98,7 +99,7 @@ def _ended_as(last: TurnRecord | None, now_ms: int) -> changes.Change:
 
 
 async def _change(tasks: Tasks, record: TaskRecord, change: changes.Change) -> None:
-    """Change a record, unless another process has taken it over meanwhile."""
+    """Change a record, unless another process has taken over the task in the meantime."""
 
     def unless_taken(task: TaskRecord) -> TaskRecord:
         same = (task.owner, task.created_at) == (record.owner, record.created_at)
@@ -114,13 +115,13 @@ _LOOK_S: Final = 1.0
 
 
 class BackgroundServices:
-    """Made by `Runtime` when it opens, and closed by it."""
+    """The tasks, monitors and async handles of one open `Runtime`, which creates and closes this object."""
 
     def __init__(self, directory: SessionDirectory, *, takes_over: bool = True) -> None:
-        from standfast.runtime.monitors.monitors import Monitors  # not before a runtime is opened
+        from standfast.runtime.monitors.monitors import Monitors  # imported only when a runtime opens
 
         self._takes_over = takes_over
-        """Whether tasks and monitors of dead processes are continued here."""
+        """Whether this process takes over tasks and monitors of dead processes."""
         services = directory.services
         self.waits = TurnWaits()
         self.tasks = Tasks(directory, self.waits)
@@ -179,7 +180,7 @@ class BackgroundServices:
 
 
 class _ReportingStore:
-    """The store as monitors have it: tells observers when the task of a monitor begins, changes or ends."""
+    """The store for monitors, which also publishes an event when a monitor's task begins, changes or ends."""
 
     def __init__(self, store: SessionStore, tell: Callable[[TaskRecord], None]) -> None:
         self._store = store

@@ -1,10 +1,10 @@
-"""Waiting for turns, and closing a session with everything that it made.
+"""Waiting for turns, and closing a session together with all sessions below it.
 
 Theory of operation
 -------------------
 Closing works in two passes. From the top down, queued inputs are withdrawn and every turn is cancelled, so
-that nothing new is made. Then, from the deepest session up, each turn's end is awaited, and the session's
-tasks and monitors are ended. Sessions that were made in between are found by another round.
+that no new work starts. Then, from the deepest session up, each turn's end is awaited, and the session's
+tasks and monitors are ended. Sessions that were created in the meantime are found by another round.
 
 Rule: a turn that cannot end before the calling turn does is not awaited.
 """
@@ -28,7 +28,10 @@ END_S: Final = 10.0
 
 
 class TurnWaits:
-    """Which sessions wait, within a turn, for turns of other sessions. Cycles are refused."""
+    """The sessions whose turns wait for turns of other sessions.
+
+    A wait that would form a cycle is refused.
+    """
 
     __slots__ = ("_edges",)
 
@@ -37,7 +40,7 @@ class TurnWaits:
 
     @contextlib.contextmanager
     def waiting_for(self, session_id: str) -> Iterator[None]:
-        """Wait for a turn of a session; `TurnWaitsForItself` if that waits for the calling turn."""
+        """Record that the calling turn waits for a session; raise `TurnWaitsForItself` if that is a cycle."""
         here = RUNNING_TURN.get()
         if here is None:
             yield
@@ -61,7 +64,7 @@ class TurnWaits:
         return here is not None and self._reaches(session_id, here.session_id)
 
     def _reaches(self, start: str, goal: str) -> bool:
-        """Return whether *start* is *goal*, or waits for it, directly or not."""
+        """Return whether *start* is *goal*, or waits for it directly or indirectly."""
         seen, todo = {start}, [start]
         while todo:
             at = todo.pop()
@@ -74,7 +77,7 @@ class TurnWaits:
 
 
 class _EndOf(EventSignal):
-    """Rings when a turn has ended, or waits."""
+    """A signal that is set when a turn has ended or waits."""
 
     __slots__ = ("_turn_id",)
 
@@ -88,7 +91,7 @@ class _EndOf(EventSignal):
 
 
 async def turn_rests(directory: SessionDirectory, record: TurnRecord, *, ended: bool = False) -> TurnRecord:
-    """Wait until the turn has ended or waits, in any process; with *ended*, until it has ended."""
+    """Wait until the turn, in any process, has ended or waits; with *ended*, until it has ended."""
     turn_id, feed = record.turn_id, directory.live(record.session_id).feed
     bell = feed.listen(_EndOf(turn_id))
     try:
@@ -111,11 +114,11 @@ async def close_tree(
     session_id: str,
     end_beside: Callable[[str], Awaitable[None]],
 ) -> None:
-    """Close a session and all below it; *end_beside* ends the tasks and monitors of one session."""
+    """Close a session and all sessions below it; *end_beside* ends the tasks and monitors of one session."""
     closed: set[str] = set()
     while True:
         tree = [session_id]
-        for one in tree:  # each after the session that made it
+        for one in tree:  # parents before children
             tree += [head.session_id for head in await directory.store.children(one)]
         new = [one for one in tree if one not in closed]
         if not new:
@@ -140,12 +143,12 @@ async def _withdraw_inputs(directory: SessionDirectory, session_id: str) -> None
 
 
 async def _await_end(directory: SessionDirectory, waits: TurnWaits, session_id: str) -> None:
-    """Wait for a cancelled turn to end, unless no process here can end it."""
+    """Wait for a cancelled turn to end, unless its agent is unknown here and only others can end it."""
     record = await directory.store.open_turn(session_id)
     if record is None or waits.waits_for_asker(session_id):
         return
     if record.state is not TurnState.RUNNING and directory.live(session_id).prepared is None:
-        return  # a process that knows its agent ends it
+        return  # a process that knows its agent will end it
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(END_S):
             await turn_rests(directory, record, ended=True)

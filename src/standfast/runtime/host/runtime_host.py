@@ -1,4 +1,4 @@
-"""The one implementation of all services of a session's host; hooks and tools get views of it by role."""
+"""The implementation of all services of a session's host. Hooks and tools get views of it by role."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class CompletionService(HostService):
     async def direct_completion(
         self, request: host_requests.DirectRequest, usage_source: str
     ) -> host_requests.DirectCompletion:
-        """Ask a model for a text; the session's own, unless the request names one."""
+        """Request text from the session's model, or from the model that the request names."""
         method = "direct_completion"
         if not request.prompt and not isinstance(request.prompt, str):
-            raise InvalidArgument("a direct completion has no prompt", hint="pass a text or messages")
+            raise InvalidArgument("a direct completion has no prompt", hint="pass text or messages")
         prompt = request.prompt
         head = await self._head(method, self.session_id)
         policy = await self._policy(head)
@@ -63,7 +63,7 @@ class CompletionService(HostService):
         return host_requests.DirectCompletion(text=reply.text, usage=entry.usage)
 
     async def direct_llm_completion(self, request: ModelRequest, usage_source: str) -> DirectLlmCompletion:
-        """Ask the session's model with a request of one's own; its numbers and keys are made here."""
+        """Send the caller's request to the session's model, with call number and idempotency key set here."""
         method = "direct_llm_completion"
         head = await self._head(method, self.session_id)
         model = self._model(method, head, None, await self._policy(head))
@@ -128,9 +128,9 @@ class CompletionService(HostService):
 
 
 async def snapshot_of(store: SessionStore, head: SessionHead) -> host_requests.SessionSnapshot:
-    """Return a session at rest, or as it was before the running turn."""
+    """Return a snapshot of a session, with the messages before its unfinished turn."""
     messages = [] if head.leaf is None else messages_of(await store.frame(head.leaf))
-    copied = decode_state(encode_state(await durable_state(store, head)))  # the caller may change it
+    copied = decode_state(encode_state(await durable_state(store, head)))  # a copy that the caller may change
     plugins = PluginSessionSnapshot(plugins=dict(copied.plugins.plugins))
     state = msgspec.structs.replace(copied, plugins=plugins)
     return host_requests.SessionSnapshot(head=head, messages=tuple(messages), state=state)
@@ -142,12 +142,12 @@ class TaskService(HostService):
     __slots__ = ()
 
     async def inject_turn_input(self, session_id: str, input: InjectedTurnInput) -> str:
-        """Send a message to the running turn, or the next one; also of a session above this one."""
+        """Send a message to the running or next turn of a session, which may be above this one."""
         await self._head("inject_turn_input", session_id, upward=True)
         return await self._directory.put_input(session_id, "inject", input.message, input.id)
 
     async def spawn_hidden_task(self, session_id: str, label: str, task: SessionTask) -> None:
-        """Run something that is not listed. It is awaited before the runtime closes."""
+        """Run *task* without a record. It is awaited before the runtime closes."""
         await self._head("spawn_hidden_task", session_id)
         self._background.tasks.hidden.spawn(session_id, label, task)
 
@@ -156,7 +156,7 @@ class TaskService(HostService):
             await self._background.tasks.hidden.wait(session_id)
 
     async def spawn_managed_task(self, session_id: str, spec: TaskSpec, task: SessionTask) -> TaskRecord:
-        """Run something on record: what it returns or raises is kept."""
+        """Run *task* with a record, which stores its result or error."""
         tasks = await self._tasks("spawn_managed_task", session_id)
         return await tasks.spawn(session_id, spec, task)
 
@@ -166,7 +166,7 @@ class TaskService(HostService):
     async def register_background_task(
         self, session_id: str, spec: TaskSpec, cancel: TaskCancel | None = None
     ) -> TaskRecord:
-        """Put something on record that the caller runs; `cancel` ends it."""
+        """Record a task that the caller runs; the runtime calls *cancel* to end it."""
         tasks = await self._tasks("register_background_task", session_id)
         return await tasks.register(session_id, spec, cancel)
 
@@ -188,19 +188,19 @@ class TaskService(HostService):
             await tasks.transition(session_id, task_id, state)
 
     async def list_background_tasks(self, session_id: str) -> list[TaskRecord]:
-        """Return the session's tasks, oldest first, including those that are over."""
+        """Return the session's tasks, oldest first, including those that have ended."""
         await self._tasks("list_background_tasks", session_id)
         return await self._directory.store.tasks(session_id=session_id)
 
     async def cancel_background_task(self, session_id: str, task_id: str) -> TaskRecord:
-        """End a task as its kind wants it: a monitor's processes, a subagent's sessions, or what runs."""
+        """Cancel a task: end a monitor's processes, a subagent's sessions, or the task's coroutine."""
         return await (await self._tasks("cancel_background_task", session_id)).cancel(session_id, task_id)
 
     async def cancel_all_background_tasks(self, session_id: str) -> list[TaskRecord]:
         return await (await self._tasks("cancel_all_background_tasks", session_id)).cancel_all(session_id)
 
     async def validate_async_handles_visible(self, session_id: str, handle_ids: Sequence[str]) -> None:
-        """`TaskNotFound` for the first id that is no task of the session."""
+        """Raise `TaskNotFound` for the first id that is not a task of the session."""
         await self._tasks("validate_async_handles_visible", session_id)
         for task_id in handle_ids:
             if await self._directory.store.task(session_id, task_id) is None:
@@ -209,7 +209,7 @@ class TaskService(HostService):
     async def transfer_async_handles(
         self, from_session_id: str, to_session_id: str, handle_ids: Sequence[str]
     ) -> None:
-        """Give tasks to another session, which may be one above: all of them or none."""
+        """Move tasks to another session, which may be above this one: all of them or none."""
         tasks = await self._tasks("transfer_async_handles", from_session_id)
         await self._head("transfer_async_handles", to_session_id, upward=True)
         await tasks.transfer(from_session_id, to_session_id, handle_ids)
@@ -217,7 +217,7 @@ class TaskService(HostService):
     async def cancel_unreferenced_async_handles(
         self, session_id: str, keep_handle_ids: Sequence[str]
     ) -> list[TaskRecord]:
-        """End the live tasks of a session except those in *keep_handle_ids*."""
+        """Cancel the live tasks of a session except those in *keep_handle_ids*."""
         tasks = await self._tasks("cancel_unreferenced_async_handles", session_id)
         return await tasks.cancel_all(session_id, keep_handle_ids)
 
@@ -230,7 +230,7 @@ _MAX_NAME = 128
 
 
 class RuntimeHost(LifecycleService, TurnService, TaskService, CompletionService):
-    """The `RuntimeSessionHost` of a session: also its snapshots, tools, monitors, history and trace."""
+    """The `RuntimeSessionHost` of a session, which adds snapshots, tools, monitors, history and trace."""
 
     __slots__ = ()
 
@@ -250,13 +250,16 @@ class RuntimeHost(LifecycleService, TurnService, TaskService, CompletionService)
         return await (await self._tools("tool_state", session_id)).state()
 
     async def apply_tool_state(self, session_id: str, snapshot: ToolState) -> int:
-        """Take a state over; `GenerationMismatch` if it is not of the current generation."""
+        """Apply a tool state; raise `GenerationMismatch` if it is not of the current generation."""
         return await (await self._tools("apply_tool_state", session_id)).apply_state(snapshot)
 
     async def set_tools_availability(
         self, session_id: str, tool_names: Sequence[str], availability: ToolAvailability | None
     ) -> int:
-        """Set the availability of all these tools or of none; `UnknownTool` names the first unknown one."""
+        """Set the availability of all these tools.
+
+        Raise `UnknownTool`, and change none, if one is unknown.
+        """
         tools = await self._tools("set_tools_availability", session_id)
         return await tools.set_availability(list(tool_names), availability)
 
@@ -273,7 +276,7 @@ class RuntimeHost(LifecycleService, TurnService, TaskService, CompletionService)
     async def append_session_nodes(
         self, session_id: str, request: host_requests.AppendSessionNodesRequest
     ) -> host_requests.AppendSessionNodesResult:
-        """Add nodes under the leaf, all of them; or tell where the session has gone instead."""
+        """Append all nodes to the leaf, or return the current leaf if the session has moved."""
         await self._head("append_session_nodes", session_id)
         live = self._directory.live(session_id)
         try:
@@ -305,7 +308,7 @@ class RuntimeHost(LifecycleService, TurnService, TaskService, CompletionService)
         return self._background.monitors
 
     async def emit_trace_event(self, name: str, body: Json = None) -> None:
-        """Put a record into the trace. It never fails: a body that is no JSON is left out."""
+        """Add a record to the trace. Never raises: a body that is not JSON is left out."""
         here = RUNNING_TURN.get()
         if not self.is_open:
             return

@@ -1,21 +1,21 @@
-"""What the services of a host have in common, and the views of them that hooks and tools get.
+"""The base class of a host's services, and the views of the host that hooks and tools get.
 
 Theory of operation
 -------------------
-The runtime has one host for each session, with every service. A hook gets a view: an object of a class made
-from the role's protocol, with its methods and no way to anything else. Which host a view is of stands in a
-table of this module, so that no attribute of the view leads there. A plugin also has a view that outlives its
-hooks (`PluginSessionContext.host`); it checks at each call which hook it is called from.
+The runtime has one host for each session, with every service. A hook gets a view: an object whose class is
+generated from the role's protocol and has only its methods. A table in this module maps each view to its
+host, so that no attribute of the view leads to the host. A plugin also has a view that outlives its hooks
+(`PluginSessionContext.host`); at each call it checks from which hook it is called.
 
 Rules
 -----
-1. A session that another one made sees itself and what is below it; some things may be sent to those above.
-   A root session sees all sessions, and so does the host program. What may not be seen does not exist.
-2. A closed runtime has no services.
+1. A child session sees itself and the sessions below it, and may send messages and tasks to those above. A
+   root session and the host program see all sessions. A session that may not be seen counts as missing.
+2. The services of a closed runtime raise `ServiceUnavailable`.
 3. A role's methods are read from `ports.host`; a view has no other attribute.
-4. The plugin's own view raises `ServiceUnavailable` for what the calling hook's role lacks.
-5. A view works on any event loop: the host works on the runtime's, and functions that a caller on another
-   loop passes, such as a task's, run on loops of their own.
+4. The plugin's own view raises `ServiceUnavailable` for methods that the calling hook's role lacks.
+5. A view works on any event loop: the host runs on the runtime's loop, and functions passed by a caller on
+   another loop, such as a task's, run on loops of their own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from standfast.tools.no_host import SERVICES
 
 
 class HostService:
-    """One service of one session's host, or all of them: the services are subclasses."""
+    """The base class of the services of one session's host."""
 
     __slots__ = ("_background", "_directory", "_sees_all", "services", "session_id")
 
@@ -63,7 +63,7 @@ class HostService:
 
     @property
     def is_open(self) -> bool:
-        """Whether the runtime still has services."""
+        """Whether the runtime is still open."""
         return self._directory.is_open
 
     def _require_open(self, method: str) -> None:
@@ -80,7 +80,7 @@ class HostService:
         return head
 
     async def _live(self, method: str, session_id: str) -> LiveSession:
-        """Return the session with its agent; `ServiceUnavailable` if that is not known here."""
+        """Return the session with its agent; raise `ServiceUnavailable` if the agent is not known here."""
         head = await self._head(method, session_id)
         live = await self._directory.at_work(head)
         if live is None:
@@ -98,7 +98,7 @@ class HostService:
         return upward and await self._is_above(head.session_id, own)
 
     async def _is_above(self, session_id: str, head: SessionHead) -> bool:
-        """Return whether the session has made the other one, directly or not."""
+        """Return whether the session created the other one, directly or indirectly."""
         at: SessionHead | None = head
         while at is not None and (parent := parent_of(at)) is not None:
             if parent == session_id:
@@ -108,7 +108,7 @@ class HostService:
 
 
 def parent_of(head: SessionHead) -> str | None:
-    """Return the session that made this one."""
+    """Return the id of the parent session, if there is one."""
     return None if head.charter is None else head.charter.parent_session_id
 
 
@@ -131,13 +131,13 @@ ROLE_OF_HOOK: Final[dict[str, type | None]] = {
     "tool_catalog": None,
     "trigger_catalog": None,
 }
-"""Which role a hook has, by its kind; with None it may ask the runtime for nothing."""
+"""The role of each kind of hook; None means that it may call no services."""
 
 _hosts: Final[WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()
 
 
 def view(host: object, role: type[R]) -> R:
-    """Return the view of a host that *role* has."""
+    """Return a view of a host with the methods of *role*."""
     kind: Any = role
     made: R = _view_class(kind, role.__name__, None)()
     _hosts[made] = host
@@ -145,7 +145,7 @@ def view(host: object, role: type[R]) -> R:
 
 
 def plugin_view(host: object) -> ports.PluginActionHost:
-    """Return a plugin's own view of the host; in a hook it has no more than the hook's."""
+    """Return a plugin's own view of the host; in a hook, only the methods of the hook's role work."""
     kind = _view_class(ports.PluginActionHost, "PluginHost", _require_role)
     made: ports.PluginActionHost = kind()
     _hosts[made] = host
@@ -153,7 +153,7 @@ def plugin_view(host: object) -> ports.PluginActionHost:
 
 
 class _View:
-    """Compared by identity, and empty."""
+    """The base class of views, which have no attributes and are compared by identity."""
 
     __slots__ = ("__weakref__",)
 
@@ -213,7 +213,7 @@ def _require_role(name: str) -> None:
         return
     role = ROLE_OF_HOOK[kind]
     if role is None or name not in methods_of(role):
-        raise ServiceUnavailable(SERVICES[name], f"a hook of kind {kind} may not ask for it")
+        raise ServiceUnavailable(SERVICES[name], f"a hook of kind {kind} may not call it")
 
 
 @cache
@@ -222,7 +222,7 @@ def _roles() -> dict[str, type]:
 
 
 class _SessionViews:
-    """The `SessionHosts` of a session; each view is made when it is first wanted."""
+    """The `SessionHosts` of a session; each view is created at its first use."""
 
     def __init__(self, host: ports.RuntimeSessionHost) -> None:
         self._host = host

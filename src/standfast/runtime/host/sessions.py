@@ -1,20 +1,20 @@
-"""Sessions that plugins and tools make, and end.
+"""The sessions that plugins and tools create and close.
 
 Theory of operation
 -------------------
-Everything that a new session begins with (its charter, history, plugin states and first input) is written in
-one transaction. The charter has the digest of the request: repeating a request gives the same session, and a
-different request under its id fails. Plugins that are `inherited` are forked with the new session's authority
-if it has the same agent.
+The initial contents of a new session (its charter, history, plugin states and first input) are written in one
+transaction. The charter contains the digest of the request: repeating a request returns the same session, and
+a different request with the same id fails. `inherited` plugins are forked with the new session's authority if
+it has the same agent.
 
 Rules
 -----
 1. No session has more tools than the one that requested it, except a child of an agent that the developer
    declared as a subagent (`authority="own"`).
-2. History brings variables and decisions about tools. Plugin states come along only if they are `inherited`,
-   or a snapshot's.
-3. The input of the first turn is handed out once.
-4. Closing ends what runs in a session and in all below it. Its history stays, and it can be opened again.
+2. With its history, a session gets the variables and the settings of tools. It gets plugin states only if
+   they are `inherited` or part of a snapshot.
+3. The input of the first turn is returned once.
+4. Closing ends all work in a session and in those below it. Their history is kept, and they can be reopened.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _EMPTY: Final = SessionState()
 
 
 class SessionMaker(msgspec.Struct, frozen=True, kw_only=True):
-    """The session that requests another one: its head, and what this process knows of it."""
+    """The session that requests a new one: its head, and its in-memory state in this process."""
 
     head: SessionHead
     live: LiveSession | None
@@ -84,7 +84,7 @@ class SessionMaker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inherited(msgspec.Struct, frozen=True):
-    """What the plugins of the session that asks remember now, with the larger pieces of it."""
+    """The current plugin states of the requesting session, with their blobs."""
 
     state: SessionState = _EMPTY
     blobs: tuple[Blob, ...] = ()
@@ -104,7 +104,7 @@ def new_session(
     charter: SessionCharter,
     inherited: Inherited,
 ) -> NewSession:
-    """Return the whole of the requested session, to be written in one transaction."""
+    """Return the requested session with all its contents, to be written in one transaction."""
     now, start, first = maker.now_ms, request.start, None
     fork_of, at, entries = _history_of(start, maker)
     if request.first_turn_input is not None:
@@ -150,7 +150,7 @@ def new_session(
 
 
 def _history_of(start: SessionStart, maker: SessionMaker) -> tuple[str | None, str | None, tuple[Entry, ...]]:
-    """Return the session whose history a new one continues, up to which node, and what is added."""
+    """Return the session whose history a new one continues, the last node of that, and the added entries."""
     match start:
         case FromCurrent(at=at):
             return maker.head.session_id, at, ()
@@ -172,8 +172,8 @@ def charter_of(request: SessionCreateRequest, maker: SessionMaker) -> SessionCha
     depth = maker.depth + 1 if request.child else 0
     if depth > MAX_DEPTH:
         raise InvalidArgument(
-            f"session {maker.head.session_id!r} is {maker.depth} sessions below the first one",
-            hint=f"there may be {MAX_DEPTH}; make a root of it (child=False), or do the work here",
+            f"session {maker.head.session_id!r} is {maker.depth} levels below the root session",
+            hint=f"the limit is {MAX_DEPTH}; create a root session (child=False), or do the work here",
         )
     if request.authority == "narrowed":
         tool_access = request.tool_access.within(maker.tool_access)
@@ -205,7 +205,7 @@ class LifecycleService(HostService):
     __slots__ = ()
 
     async def create_session(self, request: SessionCreateRequest) -> SessionHandle:
-        """Make a session, or give back the one that the same request has made."""
+        """Create a session, or return the one that the same request has created before."""
         own = await self._head(_CREATE, self.session_id)
         source = own
         if isinstance(request.start, FromSession):
@@ -265,7 +265,7 @@ class LifecycleService(HostService):
         return None
 
     async def close_session(self, session_id: str) -> None:
-        """End what runs in a session and in all below it, the deepest first."""
+        """End all work in a session and in those below it, the deepest first."""
         await self._head("close_session", session_id)
         await self._background.tasks.close_tree(session_id)
 
@@ -285,7 +285,7 @@ class LifecycleService(HostService):
     async def _forked(
         self, request: SessionCreateRequest, maker: SessionMaker, session_id: str, charter: SessionCharter
     ) -> PluginSession | None:
-        """Fork this session's plugins for a new one; None if it exists, has another agent or more rights."""
+        """Fork this session's plugins for a new one; None if it exists, or its agent or rights differ."""
         live = maker.live
         if live is None or not self.is_open or request.authority == "own":
             return None
@@ -303,7 +303,7 @@ class LifecycleService(HostService):
 
 
 def _require_tools(agent: AgentDefinition[Any, Any], request: SessionCreateRequest) -> None:
-    """Refuse tools that the agent of a new session lacks; what its plugins bring is not known yet."""
+    """Raise if the new session's agent lacks a requested tool, unless a plugin may still add it."""
     has = [manifest.name for manifest in agent.registry.manifests()]
     unknown = [name for name in request.tool_access.select(request.tool_access.tools) if name not in has]
     if unknown and not agent.plugins:

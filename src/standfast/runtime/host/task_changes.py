@@ -1,4 +1,4 @@
-"""How task records change. Pure: the store runs these inside its transactions."""
+"""Changes of task records. They are pure functions, because the store applies them inside transactions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from standfast.model.task import TaskRecord, TaskSpec, TaskState
 from standfast.plugins.running import described
 
 MAX_RESULT_BYTES: Final = 64 * 1024
-"""So large may a task's body and its result be, as JSON."""
+"""The largest body and the largest result of a task, as JSON."""
 
 Change = Callable[[TaskRecord], TaskRecord]
 
@@ -27,10 +27,10 @@ def registered(spec: TaskSpec, session_id: str, owner: str, now_ms: int) -> Task
         spec = msgspec.convert(msgspec.to_builtins(spec), TaskSpec)
         body, size = to_json(spec.body)
     except (msgspec.ValidationError, TypeError) as error:
-        raise InvalidArgument(f"this is no task: {error}") from None
+        raise InvalidArgument(f"the task is invalid: {error}") from None
     if size > MAX_RESULT_BYTES:
         raise InvalidArgument(
-            f"the body of task {spec.id!r} has {size:,} bytes, and may have {MAX_RESULT_BYTES:,}"
+            f"the body of task {spec.id!r} has {size:,} bytes, the limit is {MAX_RESULT_BYTES:,}"
         )
     return TaskRecord(
         session_id=session_id,
@@ -63,7 +63,7 @@ def cancel_asked(now_ms: int) -> Change:
 
 
 def progressed(state: TaskState, now_ms: int) -> Change:
-    """Record that the task runs, or is idle; a requested cancellation stays."""
+    """Record that the task is running or idle; keep a requested cancellation."""
 
     def change(task: TaskRecord) -> TaskRecord:
         if task.state in (state, TaskState.CANCEL_REQUESTED):
@@ -74,19 +74,19 @@ def progressed(state: TaskState, now_ms: int) -> Change:
 
 
 def finished(value: object, now_ms: int) -> Change:
-    """End the task with a value; one that cannot be stored is a failure."""
+    """End the task with a value, or with a failure if the value cannot be stored."""
     try:
         result, size = to_json(value)
     except StandfastError as error:
         told = ErrorObject(code=Code.RESULT_NOT_SERIALIZABLE, message=error.message, hint=error.hint)
         return became(TaskState.FAILED, now_ms, error=told)
     if size > MAX_RESULT_BYTES:
-        message = f"the result has {size:,} bytes, and may have {MAX_RESULT_BYTES:,}"
+        message = f"the result has {size:,} bytes, the limit is {MAX_RESULT_BYTES:,}"
         return became(
             TaskState.FAILED,
             now_ms,
             error=ErrorObject(
-                code=Code.RESPONSE_TOO_LARGE, message=message, hint="keep it elsewhere and tell where"
+                code=Code.RESPONSE_TOO_LARGE, message=message, hint="store it elsewhere, return a reference"
             ),
         )
     return became(TaskState.COMPLETED, now_ms, result=result)
@@ -101,8 +101,8 @@ def broke(error: BaseException, now_ms: int) -> Change:
 
 
 def interrupted(why: str, now_ms: int) -> Change:
-    """End a task whose process is gone, or ends, if no other process can continue it."""
-    told = ErrorObject(code=Code.INTERRUPTED, message=why, hint="start the task again, if it is still wanted")
+    """End a task that no other process can continue, because its process has died or is closing."""
+    told = ErrorObject(code=Code.INTERRUPTED, message=why, hint="start the task again if it is still needed")
 
     def change(task: TaskRecord) -> TaskRecord:
         if task.state is TaskState.CANCEL_REQUESTED:
@@ -113,12 +113,12 @@ def interrupted(why: str, now_ms: int) -> Change:
 
 
 def owned_by(owner: str, now_ms: int) -> Change:
-    """Let the process *owner* look after the task."""
+    """Make the process *owner* the owner of the task."""
     return lambda task: _replace(task, owner=owner, updated_at=now_ms)
 
 
 def touched(owner: str, now_ms: int) -> Change:
-    """Note that *owner* is alive, unless the task is over or another process has it by now."""
+    """Record that *owner* is alive, unless the task has ended or another process now owns it."""
     return lambda task: (
         _replace(task, updated_at=now_ms) if task.owner == owner and not task.state.is_terminal else task
     )

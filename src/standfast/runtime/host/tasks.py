@@ -1,19 +1,19 @@
-"""The background tasks of a runtime: what is registered, what runs here, and how it ends.
+"""The background tasks of a runtime: their registration, execution and end.
 
 Theory of operation
 -------------------
-The state of a task is its record in the store; every method here changes that first or last. This process
-also has a handle for each task that it runs: an asyncio task, or a way to cancel what its registrant runs. A
-task ends once: a later attempt finds the record closed and changes nothing.
+The state of a task is its record in the store. This process also has a handle for each task that it owns: an
+asyncio task, or the callback that cancels a task run by the caller that registered it. A task ends once: a
+later attempt to end it finds the record closed and changes nothing.
 
 Hidden tasks have no record. Closing the runtime awaits them for a grace period, and then cancels them.
 
 Rules
 -----
-1. A task is on record before it begins, and its end is on record before a cancelling caller gets its answer.
-2. Cancelling marks the record first, so that another process can do what only it can do.
-3. A task that does not end within its grace period is left behind, and is `cancelled` on record.
-4. Nothing that a task does reaches a turn or the runtime.
+1. A task is recorded before it begins, and its end is recorded before `cancel` returns.
+2. Cancelling marks the record first, so that the process that runs the task can end it.
+3. A task that does not end within its grace period is abandoned, and recorded as `cancelled`.
+4. An exception of a task never propagates to a turn or to the runtime.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ HIDDEN_GRACE_S: Final = 5.0
 
 _CLOSED: Final = "the runtime that ran the task was closed"
 _HIDDEN: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("standfast_hidden_task", default=None)
-"""The hidden task that this code is a part of, on any loop."""
+"""The hidden task in which the current code runs, on any loop."""
 _MINE: Final[ContextVar[TaskHandle | None]] = ContextVar("standfast_task", default=None)
-"""The managed task that this code is."""
+"""The managed task in which the current code runs."""
 
 
 def _start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -59,7 +59,7 @@ def _start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 class LateTasks:
-    """asyncio tasks that did not end within their grace period; kept so that they are not collected."""
+    """Tasks that did not end within their grace period, referenced so that they are not garbage-collected."""
 
     def __init__(self) -> None:
         self.grace_s = GRACE_S
@@ -78,7 +78,7 @@ class LateTasks:
 
 
 class HiddenTasks:
-    """The tasks of sessions that have no record. Their failures are reported, and go no further."""
+    """The hidden tasks of sessions, which have no record. Their failures are only reported."""
 
     def __init__(self, services: RuntimeServices, ends: LateTasks) -> None:
         self._services = services
@@ -110,7 +110,7 @@ class HiddenTasks:
         return [task for task in self.running.get(session_id, ()) if task is not me]
 
     async def wait(self, session_id: str) -> None:
-        """Wait until the session has no other hidden task than the calling one."""
+        """Wait until the session has no hidden task other than the calling one."""
         while others := self._others(session_id):
             await asyncio.wait(others)
 
@@ -132,7 +132,7 @@ class HiddenTasks:
 
 
 class TaskHandle:
-    """A task that this process looks after. `session_id` changes when the task is handed over."""
+    """A task that this process owns. `session_id` changes when the task is moved to another session."""
 
     __slots__ = ("cancel", "created_at", "ending", "kind", "session_id", "task", "task_id")
 
@@ -150,7 +150,7 @@ class TaskHandle:
         return self.session_id, self.task_id
 
     async def end(self, services: RuntimeServices, ends: LateTasks) -> None:
-        """Cancel what runs; leave it behind after the grace period. Concurrent callers share one attempt."""
+        """Cancel the task, and abandon it after the grace period. Concurrent callers share one attempt."""
 
         async def call(cancel: TaskCancel) -> None:
             try:
@@ -173,7 +173,7 @@ class TaskHandle:
 
 
 class Tasks:
-    """Made by `Runtime` when it opens; used on its loop."""
+    """The tasks of one open `Runtime`. Used on the runtime's loop."""
 
     monitors: Monitors
 
@@ -202,7 +202,7 @@ class Tasks:
         """Record a task, and run it."""
         handle = TaskHandle(session_id, spec)
         record = await self._add(spec, handle)
-        if handle.ending is None:  # it was not cancelled before it could begin
+        if handle.ending is None:  # unless it was cancelled before it could begin
             handle.task = _start(self._run(handle, work))
         return record
 
@@ -223,36 +223,34 @@ class Tasks:
         return record
 
     async def unregister(self, session_id: str, task_id: str) -> None:
-        """Delete a task's record. What runs of it continues, and its end is not recorded."""
+        """Delete a task's record. The task itself continues, and its end is not recorded."""
         self._let_go((session_id, task_id))
         self.handles.forget(session_id, task_id)
         await self._store.remove_task(session_id, task_id)
 
     def _let_go(self, key: tuple[str, str]) -> None:
-        """Drop the handle of a task; what runs of it ends with the runtime at the latest."""
+        """Drop the handle of a task, which continues until the runtime closes at the latest."""
         handle = self._handles.pop(key, None)
         if handle is not None and handle.task is not None:
             self.ends.keep(handle.task)
 
     async def complete(self, session_id: str, task_id: str, state: TaskState) -> None:
-        """Record that a task has ended. Harmless if it had ended before, or does not exist."""
+        """Record that a task has ended. Does nothing if it has already ended or does not exist."""
         if not state.is_terminal:
-            raise InvalidArgument(
-                f"a task does not end as {state}", hint="it is completed, failed or cancelled"
-            )
+            raise InvalidArgument(f"a task cannot end as {state}", hint="use completed, failed or cancelled")
         with contextlib.suppress(TaskNotFound):
             await self.change(session_id, task_id, changes.became(state, self._now()))
             self._let_go((session_id, task_id))
 
     async def transition(self, session_id: str, task_id: str, state: TaskState) -> None:
-        """Record that a live task is running or idle. Harmless if it is over, or does not exist."""
+        """Record that a live task is running or idle. Does nothing if it has ended or does not exist."""
         if state not in (TaskState.RUNNING, TaskState.IDLE):
-            raise InvalidArgument(f"a live task is running or idle, not {state}")
+            raise InvalidArgument(f"a live task must be running or idle, got {state}")
         with contextlib.suppress(TaskNotFound):
             await self.change(session_id, task_id, changes.progressed(state, self._now()))
 
     async def change(self, session_id: str, task_id: str, change: changes.Change) -> TaskRecord:
-        """Apply *change* to a record and return it; tell observers if it is different then."""
+        """Apply *change* to a record and return it; publish an event if it has changed."""
         seen: list[TaskRecord] = []
 
         def noting(task: TaskRecord) -> TaskRecord:
@@ -265,13 +263,13 @@ class Tasks:
         return after
 
     async def touch(self, record: TaskRecord) -> None:
-        """Write a record again, for other machines to see that its process is alive."""
+        """Rewrite a record, so that other machines see that its process is alive."""
         with contextlib.suppress(TaskNotFound):
             touched = changes.touched(self.owner, self._now())
             await self._store.change_task(record.session_id, record.id, touched)
 
     def tell(self, record: TaskRecord) -> None:
-        """Show observers and the trace that a task has changed."""
+        """Publish a task's change to observers and the trace."""
         self.handles.note(record, self.owner)
         self._directory.tell(record.session_id, TaskChanged(record=record))
         if self._services.tracer is not None and record.state.is_terminal:
@@ -294,11 +292,11 @@ class Tasks:
         await self._settle(handle, change)
 
     async def _settle(self, handle: TaskHandle, change: changes.Change) -> None:
-        """Record a task's end, in the session that it belongs to by now."""
+        """Record a task's end, in the session to which it now belongs."""
         key = handle.key
         try:
             await self.change(*key, change)
-        except TaskNotFound:  # it was handed over in between, or deleted
+        except TaskNotFound:  # it was moved or deleted in the meantime
             if handle.key != key or await self._was_moved(handle):
                 await self._settle(handle, change)
         except StoreError as error:
@@ -309,7 +307,7 @@ class Tasks:
             del self._handles[handle.key]
 
     async def cancel(self, session_id: str, task_id: str) -> TaskRecord:
-        """End a task as its kind requires, and return its record. One that is over stays as it is."""
+        """Cancel a task as its kind requires, and return its record. Does nothing if it has ended."""
         record = await self.change(session_id, task_id, changes.cancel_asked(self._now()))
         if record.state.is_terminal:
             return record
@@ -329,13 +327,13 @@ class Tasks:
                     await self.close_tree(child)
             case TaskKind.OBSERVER | TaskKind.OTHER:
                 if self._is_elsewhere(record):
-                    return record  # its process ends it: the record asks for that
+                    return record  # the record's mark makes its process end it
             case _:
                 assert_never(record.kind)
         return await self._stop(record)
 
     async def cancel_all(self, session_id: str, keep: Iterable[str] = ()) -> list[TaskRecord]:
-        """End all live tasks of a session except *keep*, the calling one last, and return their records."""
+        """Cancel all live tasks of a session except *keep*, the calling one last; return their records."""
         kept, mine = set(keep), _MINE.get()
         found = await self._store.tasks(session_id=session_id, live=True)
         found = [task for task in found if task.id not in kept]
@@ -355,7 +353,7 @@ class Tasks:
         return record.owner != self.owner and not gone
 
     async def _stop(self, record: TaskRecord) -> TaskRecord:
-        """End what runs here for a task, and close its record."""
+        """End the part of a task that runs here, and close its record."""
         key = (record.session_id, record.id)
         handle = self._handles.get(key) or next((one for one in self._coming if one.key == key), None)
         itself = handle is not None and handle is _MINE.get()
@@ -366,11 +364,11 @@ class Tasks:
         after = await self.change(*key, changes.became(TaskState.CANCELLED, self._now()))
         self._handles.pop(key, None)
         if itself and handle is not None and handle.task is not None:
-            handle.task.cancel()  # it cancels itself, and is interrupted at its next step
+            handle.task.cancel()  # the task cancels itself: it is interrupted at its next await
         return after
 
     async def let_go_of(self, session_id: str, task_id: str) -> None:
-        """Request the end of a task, on record, without waiting for it."""
+        """Record a request to cancel a task, without waiting for its end."""
         await self.change(session_id, task_id, changes.cancel_asked(self._now()))
         self.cancel_soon(session_id, task_id)
 
@@ -389,7 +387,7 @@ class Tasks:
             ending.add_done_callback(lambda _: self._cancelling.pop(key, None))
 
     async def transfer(self, from_id: str, to_id: str, task_ids: Sequence[str]) -> None:
-        """Give tasks to another session: all of them or none."""
+        """Move tasks to another session: all of them or none."""
         if not task_ids or from_id == to_id:
             return
         since = await self.handles.standpoint(to_id)
@@ -406,26 +404,26 @@ class Tasks:
                 self.tell(moved)
 
     def _rekey(self, handle: TaskHandle, session_id: str) -> None:
-        """Note that a task that runs here belongs to another session now."""
+        """Assign the handle of a task that runs here to another session."""
         if self._handles.get(handle.key) is handle:
             del self._handles[handle.key]
         handle.session_id = session_id
         self._handles[handle.key] = handle
 
     async def follow(self, record: TaskRecord) -> bool:
-        """Take on *record* if its task runs here and another process has handed it over."""
+        """Adopt *record* if its task runs here and another process has moved it to another session."""
         for handle in list(self._handles.values()):
             same = (handle.task_id, handle.created_at) == (record.id, record.created_at)
             if same and await self._store.task(*handle.key) is None:
                 self.handles.forget(*handle.key)
                 self._rekey(handle, record.session_id)
-                if record.handle:  # the process that handed it over checks what came before that
+                if record.handle:  # the process that moved it checks everything before the move
                     self.handles.watch(*handle.key, await self.handles.standpoint(record.session_id))
                 return True
         return False
 
     async def _was_moved(self, handle: TaskHandle) -> bool:
-        """Find the record of a task that ran here and that another process has handed over."""
+        """Look for the record of a task that another process has moved; return whether it was found."""
         if self._handles.get(handle.key) is not handle:
             return False  # it was deleted
         for record in await self._store.tasks(live=True):
@@ -438,7 +436,7 @@ class Tasks:
         return False
 
     def has(self, session_id: str, task_id: str) -> bool:
-        """Return whether this process looks after the task, or is about to."""
+        """Return whether this process owns the task, or is about to."""
         key = (session_id, task_id)
         return key in self._handles or any(handle.key == key for handle in self._coming)
 
@@ -450,7 +448,7 @@ class Tasks:
         await self.hidden.end(session_id)
 
     async def close_tree(self, session_id: str) -> None:
-        """Close a session and all below it."""
+        """Close a session and all sessions below it."""
 
         async def end_beside(one: str) -> None:
             await self.end_session(one)
@@ -459,7 +457,7 @@ class Tasks:
         await close_tree(self._directory, self._waits, session_id, end_beside)
 
     async def abandon(self, session_id: str) -> None:
-        """End what runs here for a session that was deleted with its records."""
+        """End the tasks running here for a session that was deleted with its records."""
         for handle in [one for one in self._handles.values() if one.session_id == session_id]:
             await handle.end(self._services, self.ends)
             self._handles.pop(handle.key, None)
@@ -467,7 +465,10 @@ class Tasks:
         await self.hidden.end(session_id)
 
     async def close(self) -> None:
-        """End what runs here. Subagents stay on record for the process that resumes their turns."""
+        """End all tasks running here.
+
+        Records of subagents stay live for the process that resumes their turns.
+        """
         self._closing = True
         running = [handle.task for handle in self._handles.values() if handle.task is not None]
         under_way = (*self.hidden.all(), *running, *self.ends.late, *self._cancelling.values())
@@ -484,11 +485,11 @@ class Tasks:
 
 
 def _is_plain(kind: TaskKind) -> bool:
-    """Return whether a task of this kind is over when its process is."""
+    """Return whether a task of this kind ends with its process."""
     return kind in (TaskKind.OTHER, TaskKind.OBSERVER)
 
 
 def child_of(record: TaskRecord) -> str | None:
-    """Return the session that works for a subagent's task."""
+    """Return the session of a subagent's task; None for other tasks."""
     found = record.body.get("session_id") if isinstance(record.body, dict) else None
     return found if isinstance(found, str) else None

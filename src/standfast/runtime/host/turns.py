@@ -2,10 +2,10 @@
 
 Rules
 -----
-1. A turn that was started is on disk. It runs whether or not its events are read or its end is awaited, and
-   also if the turn that started it ends.
-2. Unread events are dropped from the oldest on; the reader gets a `Gap` with their number.
-3. A wait that could never end is refused: `TurnWaitsForItself`.
+1. A turn that was started is stored. It runs whether or not its events are read or its end is awaited, even
+   after the turn that started it has ended.
+2. If too many events are unread, the oldest are dropped, and the reader gets a `Gap` with their number.
+3. A wait that could never end raises `TurnWaitsForItself`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TurnService(HostService):
     __slots__ = ()
 
     async def start_turn_stream(self, session_id: str, input: TurnInput) -> SessionTurnHandle:
-        """Start a turn; it is on disk when this returns. If another turn of the session runs, after that."""
+        """Start a turn, after the session's running turn if there is one. It is stored when this returns."""
         live = await self._live("start_turn_stream", session_id)
         turn = live.new_turn(
             TurnRequest(
@@ -53,14 +53,14 @@ class TurnService(HostService):
             try:
                 await turn.begun()
             except asyncio.CancelledError:
-                turn.withdrawn = not turn.began  # its caller is gone
+                turn.withdrawn = not turn.began  # its caller was cancelled
                 raise
         if not turn.began:
-            await turn.settled()  # raises what kept it from beginning
+            await turn.settled()  # raises the error that prevented its start
         return SessionTurnHandle(turn_id=turn.turn_id, events=events)
 
     async def _deps_for(self, live: LiveSession) -> Any:
-        """The deps of a turn: below this session those of the starting turn, if they fit; else its own."""
+        """Return the starting turn's deps if *live* is below this session and they fit; otherwise its own."""
         asking = await self._directory.put_to_work(self.session_id)
         passed = None if asking is None else asking.inheritable_deps()
         agent = None if live.prepared is None else live.prepared.agent
@@ -87,12 +87,12 @@ class TurnService(HostService):
         )
 
     async def cancel_turn(self, turn_id: str) -> None:
-        """End a turn; one that has ended stays as it is."""
+        """Cancel a turn. Does nothing if it has ended."""
         record = await self._turn("cancel_turn", turn_id)
         await self._directory.live(record.session_id).cancel(turn_id)
 
     async def start_turn(self, session_id: str, input: TurnInput) -> AssembledTurn:
-        """Start a turn and wait until it has ended, or waits itself."""
+        """Start a turn and wait until it ends or parks."""
         self._require_open("start_turn")
         with self._background.waits.waiting_for(session_id):
             started = await self.start_turn_stream(session_id, input)
@@ -109,7 +109,7 @@ class TurnService(HostService):
 
 
 class TurnEvents(Subscription):
-    """The events of one turn for one reader, from its beginning. It ends with the turn."""
+    """The events of one turn for one reader, from the turn's beginning to its end."""
 
     __slots__ = ("_lost", "_turn")
 

@@ -1,4 +1,4 @@
-"""Monitors: commands that watch something for a session, and wake it."""
+"""Monitors: commands that watch something for a session, and start a turn when it changes."""
 
 from __future__ import annotations
 

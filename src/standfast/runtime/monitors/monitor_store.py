@@ -2,16 +2,16 @@
 
 Theory of operation
 -------------------
-A wake is a queued input of the session. It is open until its turn has begun, or until the updates are taken,
-which withdraws it; meanwhile no other is queued for the monitor. The input is queued before the record is
-written. If the process dies in between, the next one queues under the same id, and finds the first.
+A wake is a queued input of the session. It is open until its turn begins, or until the updates are taken,
+which withdraws it; while it is open, no other wake is queued for the monitor. The input is queued before the
+record is written. If the process dies in between, the next process queues the input under the same id, which
+has no effect.
 
 Rules
 -----
-1. At most one wake of a monitor waits, also after a crash.
-2. An update is in one wake only. When the monitor ends, a waiting wake is replaced by one that has
-   everything.
-3. A process that writes a record that another has taken over, or that is gone, ends its monitor.
+1. At most one wake of a monitor is open, even after a crash.
+2. An update is in one wake only. When the monitor ends, an open wake is replaced by one with all updates.
+3. A process that finds its monitor's record deleted, or taken over by another process, ends the monitor.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from standfast.runtime.monitors.running_monitor import (
 )
 
 QueueTurn = Callable[[str, str, str], Awaitable[None]]
-"""Queues an input (session id, input id, text) and has its turn started. Does not wait for that."""
+"""Queues an input (session id, input id, text), whose turn starts in the background."""
 
 SHOWN: Final = 20
 SHOWN_CHARS: Final = 500
@@ -50,7 +50,7 @@ Taken = tuple[tuple[MonitorUpdate, ...], int]
 
 
 class MonitorStore:
-    """The store's side of all monitors of one owner."""
+    """The store access of all monitors of one owner."""
 
     def __init__(self, store: SessionStore, clock: Clock, owner: str, queue_turn: QueueTurn) -> None:
         self._store = store
@@ -59,20 +59,20 @@ class MonitorStore:
         self._queue_turn = queue_turn
 
     async def add(self, watch: RunningMonitor, created_at: int) -> None:
-        """`TaskExists`, `SessionNotFound`."""
+        """Store the record of a new monitor. Errors: `TaskExists`, `SessionNotFound`."""
         now = self._clock.now_ms()
         await self._store.add_task(
             task_of(watch.session_id, watch.record(), self._owner, created_at=created_at, now_ms=now)
         )
 
     async def save(self, watch: RunningMonitor, record: MonitorRecord | None = None) -> None:
-        """Write a monitor's state; without an owner if it waits for another process."""
+        """Write a monitor's state, without an owner if another process is to restart it."""
         record = record or watch.record()
         owner = "" if watch.ending is MonitorEnding.CLOSED and watch.is_armed else self._owner
         change = written(record, by=self._owner, owner=owner, now_ms=self._clock.now_ms())
         try:
             task = await self._store.change_task(watch.session_id, watch.spec.id, change)
-        except TaskNotFound:  # deleted, or given to another session
+        except TaskNotFound:  # deleted, or moved to another session
             live = await self._store.tasks(live=True)
             records = ((one, monitor_of(one)) for one in live if one.kind is TaskKind.MONITOR)
             moved = next((one for one, found in records if found and found.run == watch.run), None)
@@ -85,7 +85,7 @@ class MonitorStore:
             self.adopt(watch, task)
 
     async def claim(self, task: TaskRecord, record: MonitorRecord) -> bool:
-        """Take over a monitor whose owner is gone; return False if another process was faster."""
+        """Take over a monitor whose owner is dead; return False if another process was faster."""
         change = written(record, by=task.owner, owner=self._owner, now_ms=self._clock.now_ms())
         with suppress(TaskNotFound):
             after = await self._store.change_task(task.session_id, task.id, change)
@@ -95,7 +95,7 @@ class MonitorStore:
         return False
 
     async def release(self, task: TaskRecord, record: MonitorRecord) -> None:
-        """Leave a claimed monitor to a process that can run it."""
+        """Release a claimed monitor, so that a process that can run it takes it over."""
         change = written(record, by=self._owner, owner="", now_ms=self._clock.now_ms())
         await self._store.change_task(task.session_id, task.id, change)
 
@@ -109,7 +109,7 @@ class MonitorStore:
         await self._store.change_task(task.session_id, task.id, change)
 
     async def fail(self, task: TaskRecord) -> None:
-        """Close a task that says it is a monitor, is not one of ours, and has lost its owner."""
+        """Close an ownerless task of kind monitor whose body is not a monitor's record."""
         now, error = self._clock.now_ms(), interrupted("the process that ran the monitor is gone")
 
         def change(found: TaskRecord) -> TaskRecord:
@@ -121,7 +121,7 @@ class MonitorStore:
             await self._store.change_task(task.session_id, task.id, change)
 
     def adopt(self, watch: RunningMonitor, task: TaskRecord) -> None:
-        """Take notice of what others did to a monitor's task."""
+        """Apply the changes that other processes made to a monitor's task."""
         record = monitor_of(task)
         ours = record is not None and record.run == watch.run and task.owner == self._owner
         if record is None or not ours or task.state.is_terminal:
@@ -133,13 +133,13 @@ class MonitorStore:
             watch.end_by(MonitorEnding.STOPPED)
 
     async def wake(self, watch: RunningMonitor) -> None:
-        """Queue a turn for what was not told yet, unless one is under way."""
+        """Queue a turn for the updates that no wake contains yet, unless a wake is open."""
         if watch.wake is None or not await self.is_waiting(watch.session_id, watch.wake):
             await self._queue(watch)
             await self.save(watch)
 
     async def wake_at_end(self, watch: RunningMonitor) -> None:
-        """Queue the last turn. It tells what one that still waits would have told as well."""
+        """Queue the last turn, which also contains the updates of a wake that is still open."""
         if watch.wake is not None and await self._store.withdraw_input(watch.wake.input_id):
             watch.told = watch.wake.since
         await self._queue(watch)
@@ -152,12 +152,12 @@ class MonitorStore:
         updates = watch.ring.after(since)
         wake = Wake(input_id=f"monitor.{watch.run}.{watch.wakes + 1}", since=since)
         text = wake_text(watch.spec, updates, told - since - len(updates))
-        with suppress(IdempotencyConflict):  # one that was not written down waits under this id
+        with suppress(IdempotencyConflict):  # a wake that was not recorded is open under this id
             await self._queue_turn(watch.session_id, wake.input_id, text)
         watch.queued(wake, told)
 
     async def take(self, watch: RunningMonitor) -> Taken:
-        """Take the updates of a monitor of this process, once that is stored."""
+        """Take the updates of a monitor of this process; they are returned once that is stored."""
         updates, lost, last = watch.ring.updates, watch.ring.lost, watch.ring.seq
         if not updates:
             return (), 0
@@ -167,7 +167,7 @@ class MonitorStore:
         return updates, lost
 
     async def take_stored(self, task: TaskRecord) -> Taken:
-        """Take the stored updates of a monitor that another process runs, or that is over."""
+        """Take the stored updates of a monitor that another process runs, or that has ended."""
         record = monitor_of(task)
         if record is None or not record.updates:
             return (), 0
@@ -175,7 +175,7 @@ class MonitorStore:
         after = without_taken(record, record.updates[-1].seq)
         now = self._clock.now_ms()
         if task.state.is_terminal:
-            with suppress(TaskExists):  # a task that is over is not changed, but may be replaced
+            with suppress(TaskExists):  # a task that has ended cannot be changed, but can be replaced
                 await self._store.add_task(msgspec.structs.replace(task, body=body_of(after)))
         else:
             change = written(after, by=task.owner, owner=task.owner, now_ms=now)

@@ -1,4 +1,4 @@
-"""The monitors of a runtime: commands that watch something for sessions, and wake them.
+"""The monitors of a runtime: commands that watch something for sessions, and start their turns.
 
 Theory of operation
 -------------------
@@ -9,10 +9,10 @@ called every second, takes over monitors of dead processes, ends cancelled ones,
 
 Rules
 -----
-1. One process runs a monitor. To take one over, it changes the owner, then ends what is left of the
+1. One process runs a monitor. To take over a monitor, a process changes its owner, then ends the remaining
    processes, and only then restarts the monitor or closes its record.
-2. A record that says RUNNING has a process, or an owner whose death the next `recover` notices.
-3. `close` leaves no process behind. It must come before the store is closed.
+2. A monitor whose record says RUNNING has a process, or an owner whose death the next `recover` notices.
+3. `close` ends every process. It must be called before the store is closed.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ class Monitors:
     """The monitors that one runtime runs. Used on its loop.
 
     Args:
-        owner: the owner of their records, from `durable.journal.new_owner`; to be retired after `close`.
-        queue_turn: queues an input for a session and has its turn started.
-        notify: gets every update that is kept.
-        takes_up: whether a session's monitors that other processes left may be restarted here.
+        owner: the owner of their records, from `durable.journal.new_owner`; the caller retires it after
+            `close`.
+        queue_turn: queues an input for a session and starts its turn.
+        notify: is called with every update that is kept.
+        takes_up: whether a session's monitors of dead processes may be restarted here.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Monitors:
         record = MonitorRecord(run=secrets.token_hex(8), status=status)
         earlier = None if before is None else monitor_of(before)
         created_at = now
-        if before is not None and earlier is not None:  # what was not taken of the earlier one stays
+        if before is not None and earlier is not None:  # keep the earlier run's updates that were not taken
             record = msgspec.structs.replace(earlier, run=record.run, status=status, process=None, wakes=0)
             created_at = before.created_at
         watch = self._watch(session_id, record)
@@ -114,7 +115,7 @@ class Monitors:
         return await self.snapshot(session_id)
 
     async def stop(self, session_id: str, monitor_id: str) -> MonitorSnapshot:
-        """Stop a monitor and all that it started; if another process runs it, that one stops it soon."""
+        """Stop a monitor and all processes it started; if another process runs it, ask that process to."""
         task = await self._store.task(session_id, monitor_id)
         if task is None or task.kind is not TaskKind.MONITOR:
             raise MonitorNotFound(session_id, monitor_id)
@@ -144,7 +145,7 @@ class Monitors:
         return [(task, record) for task in tasks if (record := monitor_of(task)) is not None]
 
     async def take_updates(self, session_id: str) -> MonitorUpdateBatch:
-        """Take the updates of the session's monitors, once. A queued wake is withdrawn."""
+        """Return the updates of the session's monitors, each once, and withdraw a queued wake."""
         updates: list[MonitorUpdate] = []
         lost = 0
         for task, record in await self._of_session(session_id):
@@ -163,11 +164,11 @@ class Monitors:
         return MonitorUpdateBatch(updates=tuple(updates), lost=lost)
 
     async def session_opened(self, session_id: str, specs: Sequence[MonitorSpec] = ()) -> None:
-        """Start, once here, what is armed for a session's start: *specs*, and others that are not stopped."""
+        """Start, once per process, the monitors that start with a session: *specs* and those not stopped."""
         self._require_open()
         found = await self._of_session(session_id)
         if any(not task.state.is_terminal and self._is_left(task) for task, _ in found):
-            await self.recover()  # the record of a process that is gone still says that it runs
+            await self.recover()  # the record of a dead process still says RUNNING
             found = await self._of_session(session_id)
         before = [record.status for _, record in found]
         known = [one.spec for one in before if one.state.is_over and one.state is not MonitorState.STOPPED]
@@ -179,20 +180,23 @@ class Monitors:
                     await self.start(session_id, spec)
 
     async def recover(self, live: Sequence[TaskRecord] | None = None) -> None:
-        """Take over, stop and wake monitors as other processes require; *live* are all live tasks."""
+        """Take over monitors of dead processes, stop cancelled ones, queue wakes.
+
+        *live* are all live tasks.
+        """
         async with self._recovering:
             if self._is_closed:
                 return
             tasks = await self._store.tasks(live=True) if live is None else live
             monitors = [task for task in tasks if task.kind is TaskKind.MONITOR]
             for task in monitors:
-                with suppress(CallerError):  # its session or its task was deleted meanwhile
+                with suppress(CallerError):  # its session or task was deleted in the meantime
                     await self._look_after(task)
             known = {record.run for task in monitors if (record := monitor_of(task)) is not None}
             for watch in [one for one in self._watches.values() if one.run not in known]:
                 if watch.has_ended:
                     watch.stirred.set()
-                elif watch.is_written:  # its record is gone, or another process closed it
+                elif watch.is_written:  # its record was deleted, or closed by another process
                     async with watch.lock:
                         await self._records.save(watch)
 
@@ -203,7 +207,7 @@ class Monitors:
         await asyncio.gather(*(self._end(watch, MonitorEnding.STOPPED) for watch in watches))
 
     async def close(self) -> None:
-        """End every process. Monitors with `restart` wait for the next runtime."""
+        """End every process. Monitors with `restart` are restarted by the next runtime."""
         self._is_closed = True
         async with self._recovering:
             await asyncio.gather(*self._beginnings, return_exceptions=True)
@@ -224,7 +228,7 @@ class Monitors:
     async def _begin(
         self, watch: RunningMonitor, write: Callable[[], Awaitable[None]], *, quiet: bool = False
     ) -> None:
-        """Start the supervisor, write that down, and let the command begin."""
+        """Start the supervisor, store its mark, then start the command."""
         self._watches[watch.run] = watch
         spec = watch.spec
         try:
@@ -247,13 +251,13 @@ class Monitors:
             except CommandNotStarted as error:
                 watch.failed(error.error_object())
         if watch.never_ran and quiet:
-            watch.told = watch.ring.seq  # the caller sees that it has failed
+            watch.told = watch.ring.seq  # the caller sees the failure itself
         self._go_on(self._follow(watch), self._tasks)
         if watch.never_ran:
             await self._concluded(watch)
 
     async def _kept(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do *work* to its end, also if the caller is cancelled."""
+        """Await *work* to its end, even if the caller is cancelled."""
         await asyncio.shield(self._go_on(work, self._beginnings))
 
     def _go_on(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> asyncio.Task[None]:
@@ -263,12 +267,12 @@ class Monitors:
         return task
 
     async def _follow(self, watch: RunningMonitor) -> None:
-        """Queue wakes as updates come, and close the record at the end."""
+        """Queue wakes as updates arrive, and close the record at the end."""
         while not watch.has_ended:
             await watch.stirred.wait()
             watch.stirred.clear()
             if watch.wants_wake and not watch.has_ended:
-                with suppress(Exception):  # `recover` stirs it again
+                with suppress(Exception):  # `recover` tries again
                     async with watch.lock:
                         await self._records.wake(watch)
         watch.settle()
@@ -278,7 +282,7 @@ class Monitors:
         self._watches.pop(watch.run, None)
 
     async def _closes(self, watch: RunningMonitor) -> bool:
-        """Tell and write how a monitor has ended; false if the store did not let us."""
+        """Queue the last wake and store the monitor's end; return False if the store failed."""
         try:
             async with watch.lock:
                 if watch.wakes_at_end and watch.ending is not MonitorEnding.LOST:
@@ -291,7 +295,7 @@ class Monitors:
         return watch.failure is None
 
     async def _stop_left(self, task: TaskRecord) -> bool:
-        """Close a monitor whose owner is gone; return False if a process has it."""
+        """Close a monitor whose owner is dead; return False if a live process owns it."""
         async with self._recovering:
             found = await self._store.task(task.session_id, task.id)
             record = None if found is None else monitor_of(found)
@@ -330,7 +334,7 @@ class Monitors:
             await self._take_over(task, record)
 
     def _is_left(self, task: TaskRecord) -> bool:
-        """Return whether no process runs a live monitor: its owner is gone, or is us and does not know it."""
+        """Return whether no process runs a live monitor: its owner is dead, or is us and has lost it."""
         if task.owner != self.owner:
             return not task.owner or owner_is_gone(task.owner, task.updated_at, self._clock.now_ms())
         record = monitor_of(task)
@@ -346,7 +350,7 @@ class Monitors:
         elif self._takes_up(task.session_id):
             watch = self._watch(task.session_id, begun_anew(record, self._clock.now_ms()))
             await self._kept(self._begin(watch, lambda: self._records.save(watch)))
-        else:  # leave it to a process that can run it
+        else:  # release it for a process that can run it
             status = msgspec.structs.replace(record.status, state=MonitorState.ARMED)
             await self._records.release(task, msgspec.structs.replace(record, status=status, process=None))
 
@@ -364,7 +368,7 @@ class Monitors:
         await self._records.save(watch)
 
     async def _is_ours_and_swept(self, task: TaskRecord, record: MonitorRecord) -> bool:
-        """Take a monitor over and end its processes; return False if another process was faster."""
+        """Take over a monitor and end its processes; return False if another process was faster."""
         if not await self._records.claim(task, record):
             return False
         if record.process is not None:
@@ -373,12 +377,12 @@ class Monitors:
 
 
 def _checked(spec: MonitorSpec) -> MonitorSpec:
-    """Return a spec as decoding would make it: `wake="queue_turn"` is a `WakePolicy`, and limits are kept."""
+    """Return a validated spec, with strings such as `wake="queue_turn"` converted to their types."""
     check_bounds(spec)
     try:
         spec = msgspec.json.decode(msgspec.json.encode(spec), type=MonitorSpec)
     except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
-        raise InvalidArgument(f"this is no monitor: {error}") from None
+        raise InvalidArgument(f"the monitor is invalid: {error}") from None
     if not spec.command or (not isinstance(spec.command, str) and not spec.command[0]):
         raise InvalidArgument(f"monitor {spec.id!r} has no command")
     return spec

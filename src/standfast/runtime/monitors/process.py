@@ -2,18 +2,18 @@
 
 Theory of operation
 -------------------
-Making a `MonitorProcess` starts the supervisor and nothing else; its `mark` can be stored then. `run` starts
-the command. Its output is read as the event loop finds time, at most `CHUNK` bytes at once and stream: a
-command that writes faster waits, and the loop does not.
+Creating a `MonitorProcess` starts only the supervisor, so that its `mark` can be stored; `run` starts the
+command. Its output is read when the event loop is free, at most `CHUNK` bytes at a time per stream: a command
+that writes faster has to wait, but the loop is never blocked.
 
 Rules
 -----
 1. The listener gets lines in order, and the end once, after the last line.
-2. Dropping a process ends it: the supervisor finds its socket closed, also if this process was killed.
-3. All handles are plain descriptors. A loop that was closed early leaves nothing that complains.
-4. An orphan is killed only if it carries the monitor's random mark in its environment, or descends from a
-   process that does. It is held by a pidfd and checked once more, so that its pid cannot change hands.
-5. A command sees enough of the runtime's environment to run programs, and no keys.
+2. Dropping a process ends it: the supervisor finds its socket closed, even if this process was killed.
+3. All handles are plain file descriptors, so closing the loop early causes no warnings.
+4. An orphan is killed only if it has the monitor's random mark in its environment, or descends from a process
+   that has. It is opened as a pidfd and checked again, so that a reused pid is never killed.
+5. A command gets the environment variables it needs to run programs, and no keys.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _MAX_LINE_BYTES: Final = 4 * MAX_LINE_CHARS
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What was said, and how many lines before it were left out."""
+    """Lines of output, and how many lines before them were dropped."""
 
     texts: tuple[str, ...] = ()
     skipped: int = 0
 
 
 class LineReader:
-    """Cuts one stream into lines."""
+    """Splits one stream into lines."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -85,7 +85,7 @@ _PAUSE_S: Final = 0.005
 
 
 class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
-    """The supervisor of a command, and the token that everything below it carries."""
+    """The supervisor of a command, and the token in the environment of all its descendants."""
 
     machine: str
     pid: U64
@@ -112,13 +112,13 @@ def is_alive(mark: ProcessMark) -> bool:
 
 
 def end_orphans(mark: ProcessMark) -> int:
-    """Kill what still runs of a monitor on this machine; how many there were. It blocks."""
+    """Kill the remaining processes of a monitor on this machine; return their number. Blocks."""
     killed: set[int] = set()
     for _ in range(_ROUNDS if mark.machine == machine() else 0):
         found = _left_of(mark)
         if not found:
             break
-        # Its supervisor comes last: while it lives, no process can escape it.
+        # The supervisor is killed last: while it lives, no process can escape it.
         for process in [one for one in found if one.pid != mark.pid] or found:
             _kill(process)
             killed.add(process.pid)
@@ -127,7 +127,7 @@ def end_orphans(mark: ProcessMark) -> int:
 
 
 def marked(token: str) -> list[int]:
-    """Return the pids of the processes that carry a token."""
+    """Return the pids of the processes that have a token in their environment."""
     return [process.pid for process in _processes() if _carries(process.pid, token)]
 
 
@@ -177,7 +177,7 @@ def _kill(process: _Process) -> None:
 
 
 MARK: Final = "STANDFAST_MONITOR"
-"""The variable by which everything that a monitor started can be recognised."""
+"""The environment variable that identifies every process started by a monitor."""
 
 PASSED_ON: Final = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
@@ -186,7 +186,7 @@ PASSED_ON: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run. A text is for the shell."""
+    """The command to run. A string is run by the shell."""
 
     command: str | Sequence[str]
     cwd: str | None
@@ -204,18 +204,18 @@ _LAST_WORDS_S: Final = 1.0
 _SUPERVISOR: Final = os.path.join(os.path.dirname(__file__), "supervisor.py")
 _CLOSED: Final = -1
 _LOW: Final = 10
-"""Descriptors that are given to the supervisor lie above those that they take the place of."""
+"""Descriptors passed to the supervisor are numbered above those that they replace."""
 
 
 class Listener(Protocol):
     def heard(self, kind: Literal["update", "notice"], lines: Lines) -> None: ...
 
     def ended(self, code: int | None) -> None:
-        """Note that the command and all that it started have ended; None if its exit code is unknown."""
+        """Handle the end of the command and its descendants; *code* is None if it is unknown."""
 
 
 class MonitorProcess:
-    """One command and its supervisor. Used on the loop on which it was made."""
+    """One command and its supervisor. Used on the loop on which it was created."""
 
     def __init__(self, command: Command, listener: Listener) -> None:
         self._loop = asyncio.get_running_loop()
@@ -237,7 +237,7 @@ class MonitorProcess:
             _close(handle)
 
     async def run(self) -> None:
-        """Let the command begin. `CommandNotStarted`."""
+        """Start the command; raise `CommandNotStarted` if that fails."""
         self._loop.add_reader(self._control, self._on_control)
         for handle in self._streams:
             self._loop.add_reader(handle, self._on_stream, handle)
@@ -248,7 +248,7 @@ class MonitorProcess:
             raise CommandNotStarted(self._failure)
 
     def request_stop(self) -> None:
-        """SIGTERM to all that belongs to the command, and SIGKILL 200 ms later."""
+        """Send SIGTERM to the command and its descendants, and SIGKILL 200 ms later."""
         self._tell(b"s")
 
     async def stop(self) -> None:
@@ -257,7 +257,7 @@ class MonitorProcess:
         await self._within(GRACE_S + _PATIENCE_S, self._over)
 
     async def _within(self, limit_s: float, event: asyncio.Event) -> None:
-        """Wait for the supervisor, which answers soon; end one that was stopped by force."""
+        """Wait for *event*; kill a supervisor that does not respond within *limit_s*."""
         try:
             async with asyncio.timeout(limit_s):
                 await event.wait()
@@ -266,7 +266,7 @@ class MonitorProcess:
             await self._over.wait()
 
     async def abandon(self) -> None:
-        """End it at once, whether it has begun or not."""
+        """Kill the command immediately, whether it has begun or not."""
         self._loop.remove_reader(self._control)
         _close(self._control)
         self._control = _CLOSED
@@ -274,7 +274,7 @@ class MonitorProcess:
         self._finish()
 
     def _spawn(self, command: Command, token: str) -> int:
-        """Start a supervisor that waits for its first word; its pid."""
+        """Start a supervisor, which waits for its first message; return its pid."""
         given: list[int] = []
         try:
             ours, theirs = socket.socketpair()
@@ -320,7 +320,10 @@ class MonitorProcess:
             self._answered.set()
 
     def _supervisor_ended(self) -> None:
-        """Clean up after the supervisor. One that sent no exit code was killed, and left its command."""
+        """Clean up after the supervisor.
+
+        If it sent no exit code, it was killed and its command may be running.
+        """
         self._loop.remove_reader(self._control)
         _close(self._control)
         self._control = _CLOSED
@@ -334,7 +337,7 @@ class MonitorProcess:
             self._hear_the_rest()
 
     def _hear_the_rest(self) -> None:
-        """Whatever the command left in its pipes is read yet, as far as it comes soon."""
+        """Read the output that is left in the pipes, for a short time."""
         self._all_gone = True
         if self._streams:
             self._deadline = self._loop.call_later(_LAST_WORDS_S, self._finish)
@@ -342,7 +345,7 @@ class MonitorProcess:
             self._finish()
 
     def _reap(self) -> None:
-        """Reap the supervisor. Its socket closes as it ends, so this takes no time."""
+        """Reap the supervisor. Its socket closes when it ends, so this does not block."""
         with suppress(ChildProcessError):
             os.waitpid(self.mark.pid, 0)
 
@@ -382,7 +385,7 @@ class MonitorProcess:
 
 
 def _request(command: Command, token: str) -> int:
-    """Return the descriptor of an unnamed file that says what to run."""
+    """Return the descriptor of an unnamed file that describes the command."""
     passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     env = {"PATH": os.defpath, **passed_on, **command.env, MARK: token}
     data = json.dumps({"argv": command.argv, "cwd": command.cwd, "env": env}).encode("utf-8")
@@ -401,7 +404,7 @@ def _lifted(handle: int) -> int:
 
 
 def _read(handle: int, limit: int) -> bytes | None:
-    """Return what can be read: empty at the end, None if there is nothing yet."""
+    """Return the available bytes: empty at the end of the file, None if there are none yet."""
     try:
         return os.read(handle, limit)
     except (BlockingIOError, InterruptedError):

@@ -1,13 +1,13 @@
-"""One monitor: as it is stored, in the body of its task, and as this process runs it, with its last updates.
+"""One monitor: its record, which is the body of its task, and its in-memory state while it runs.
 
 Rules
 -----
-1. A record holds all that the next process needs: what is watched, by which process, and which updates were
-   taken. `taken` only rises: a writer keeps the higher one, so that nothing is taken twice.
+1. A record has everything that the next process needs: the spec, the supervisor, and which updates were
+   taken. `taken` only increases: a writer keeps the higher value, so that no update is taken twice.
 2. The last updates are kept up to `KEPT_CHARS`. They are written with each wake and at the end; until then,
    updates are only in the memory of the monitor's process.
-3. A running monitor decides nothing about the store. It takes what its process says, and knows what is to be
-   written.
+3. A running monitor does not access the store. It collects the output of its process, and knows what has to
+   be written.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ _TASK_STATES: Final = {
 
 
 class Wake(msgspec.Struct, frozen=True, kw_only=True):
-    """An input that was queued for what was told after the update `since`."""
+    """A queued input with the updates after the update `since`."""
 
     input_id: str
     since: U64 = 0
 
 
 class MonitorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`run` is one start of the monitor. The numbers are those of the last update that exists, was told by a
-    wake, was taken. `wakes` counts the inputs that were queued in this run."""
+    """The stored state of a monitor. `run` identifies one start of it. The numbers are those of the last
+    update that exists, that is part of a wake, and that was taken. `wakes` counts the inputs queued in this
+    run."""
 
     run: str
     status: MonitorStatus
@@ -66,7 +67,7 @@ class MonitorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def monitor_of(task: TaskRecord) -> MonitorRecord | None:
-    """Return the monitor in a task's body; None if the task is not a monitor of ours."""
+    """Return the monitor's record in a task's body; None if the body is not such a record."""
     if task.kind is not TaskKind.MONITOR:
         return None
     try:
@@ -100,12 +101,12 @@ def task_of(
 
 
 def body_of(record: MonitorRecord) -> Json:
-    """Return a monitor as plain JSON, the same in every store."""
+    """Return a monitor's record as plain JSON, which is the same in every store."""
     return msgspec.json.decode(msgspec.json.encode(record))
 
 
 def written(record: MonitorRecord, *, by: str, owner: str, now_ms: int) -> Callable[[TaskRecord], TaskRecord]:
-    """Writes a monitor over its task, if that is still the task of *by*, and makes it that of *owner*."""
+    """Return a change that writes a record to a task owned by *by*, and makes *owner* its owner."""
 
     def change(task: TaskRecord) -> TaskRecord:
         there = monitor_of(task)
@@ -117,7 +118,7 @@ def written(record: MonitorRecord, *, by: str, owner: str, now_ms: int) -> Calla
 
 
 def without_taken(record: MonitorRecord, taken: int) -> MonitorRecord:
-    """Return a record after everything up to *taken* was taken."""
+    """Return a record without the updates up to *taken*."""
     if taken <= record.taken:
         return record
     left = tuple(update for update in record.updates if update.seq > taken)
@@ -143,7 +144,7 @@ def kept(updates: Sequence[MonitorUpdate]) -> tuple[MonitorUpdate, ...]:
 
 def interrupted(why: str) -> ErrorObject:
     return ErrorObject(
-        code=Code.INTERRUPTED, message=why, hint="with `restart` it is started again by the next process"
+        code=Code.INTERRUPTED, message=why, hint="set `restart` to have the next process restart it"
     )
 
 
@@ -164,7 +165,7 @@ def _filled(task: TaskRecord, record: MonitorRecord, owner: str, now_ms: int) ->
 
 
 class UpdateRing:
-    """At most `RING` updates, numbered for ever, over all processes, by `seq`; `lost` ones were not taken."""
+    """The last `RING` updates. `seq` numbers them across processes; `lost` counts those dropped unread."""
 
     def __init__(self, updates: Iterable[MonitorUpdate] = (), *, seq: int = 0, lost: int = 0) -> None:
         self._updates = deque(updates, RING)
@@ -187,7 +188,7 @@ class UpdateRing:
         self._updates.append(update)
 
     def skip(self, count: int) -> None:
-        """Number updates that are dropped: at least a whole ring of others follows them."""
+        """Count updates that are dropped, because at least a whole ring of others follows them."""
         self.seq += count
         self.lost += count
 
@@ -195,24 +196,24 @@ class UpdateRing:
         return tuple(update for update in self._updates if update.seq > seq)
 
     def drop(self, seq: int) -> None:
-        """Forget what was taken, up to the number *seq*."""
+        """Drop the updates that were taken, up to number *seq*."""
         while self._updates and self._updates[0].seq <= seq:
             self._updates.popleft()
             self.lost = 0
 
 
 Notify = Callable[[str, MonitorUpdate], None]
-"""Gets the updates of a session's monitors as they come. It must not block."""
+"""A callback for each update of a session's monitors. It must not block."""
 
 
 class MonitorEnding(enum.Enum):
-    """Who has ended a monitor, if it was not its command."""
+    """Why a monitor was ended, if its command did not end by itself."""
 
     STOPPED = "stopped"
     TIMED_OUT = "timed_out"
     CLOSED = "closed"
     LOST = "lost"
-    """Its record is gone, or belongs to another process."""
+    """Its record was deleted, or belongs to another process."""
 
 
 class RunningMonitor:
@@ -262,27 +263,27 @@ class RunningMonitor:
         if kind != "notice":
             self._news = update.seq
         if self._notify is not None:
-            with suppress(Exception):  # a listener cannot stop it
+            with suppress(Exception):  # an error of the listener must not stop the monitor
                 self._notify(self.session_id, update)
 
     def held_by(self, process: MonitorProcess) -> None:
         self.process, self._mark = process, process.mark
 
     def begun(self) -> None:
-        """Start the timeout of the command, in real time."""
+        """Start the timer of the command's timeout, in real time."""
         if self.has_ended:
             return
         limit_s = self.spec.timeout_ms / 1000
         self._timer = asyncio.get_running_loop().call_later(limit_s, self.end_by, MonitorEnding.TIMED_OUT)
 
     def end_by(self, ending: MonitorEnding) -> None:
-        """Begin to end it. The first reason counts."""
+        """Request the end of the monitor. Only the first reason is kept."""
         self.ending = self.ending or ending
         if self.process is not None:
             self.process.request_stop()
 
     def failed(self, error: ErrorObject) -> None:
-        """Note that it could not be started, or that no process runs it, unless it was ended on purpose."""
+        """Record that the monitor could not be started or has lost its process, unless it was being ended."""
         self.has_ended = self.never_ran = True
         if self.ending is None:
             self._conclude(MonitorState.FAILED, error.message, error)
@@ -321,17 +322,17 @@ class RunningMonitor:
 
     @property
     def is_armed(self) -> bool:
-        """Whether it waits for another process to be started again."""
+        """Whether the next process will restart the monitor."""
         return self._state is MonitorState.ARMED
 
     @property
     def wants_wake(self) -> bool:
-        """Whether something came that should wake the session, and that no wake has told of."""
+        """Whether there are updates that should wake the session and that are in no wake yet."""
         return self.spec.wake is WakePolicy.QUEUE_TURN and self._news > self.told
 
     @property
     def wakes_at_end(self) -> bool:
-        """Who stops a monitor, or closes the runtime, knows of it."""
+        """Whether the end wakes the session: not if a caller stopped the monitor or closed the runtime."""
         return self.wants_wake and self.ending in (None, MonitorEnding.TIMED_OUT)
 
     def queued(self, wake: Wake, told: int) -> None:
@@ -339,7 +340,7 @@ class RunningMonitor:
         self.wakes += 1
 
     def was_taken(self, seq: int) -> None:
-        """Drop updates up to a number that were taken, here or elsewhere."""
+        """Drop the updates up to number *seq*, which were taken in this process or another."""
         if seq > self.taken:
             self.taken, self.told, self.wake = seq, max(self.told, seq), None
             self.ring.drop(seq)
@@ -373,7 +374,7 @@ class RunningMonitor:
 
 
 def begun_anew(record: MonitorRecord, now_ms: int) -> MonitorRecord:
-    """Return a record whose command is about to run again; updates that were not taken stay."""
+    """Return the record for another run of the command, with the updates that were not taken."""
     status = MonitorStatus(
         spec=record.status.spec, state=MonitorState.RUNNING, started_at=now_ms, updated_at=now_ms
     )

@@ -1,22 +1,24 @@
-"""The supervisor: a small process between the runtime and a monitor's command, which outlives neither.
+"""The supervisor: a small process between the runtime and a monitor's command. It ends with either of them.
 
 Theory of operation
 -------------------
-It is a program of its own and imports nothing of Standfast. Its standard input is a socket to the runtime,
-its standard output and error are the pipes that the command writes to, and descriptor 3 says what to run::
+It is a separate program that imports nothing from Standfast. Its standard input is a socket to the runtime,
+its standard output and error are the pipes that the command writes to, and descriptor 3 describes the
+command::
 
-    runtime  ->  "g" run it, "s" end it, or nothing any more: the runtime is gone
+    runtime  ->  "g" run it, "s" end it, or end of file: the runtime is dead
     runtime  <-  {"started": true} or {"failed": "why"}, then {"exit": code}, each on a line
 
-The command runs in a session and process group of its own. On Linux whatever it leaves behind, also what has
-left its group, becomes a child of the supervisor, so that everything can be found and ended.
+The command runs in a session and process group of its own. On Linux, orphaned descendants become children of
+the supervisor, even if they have left the group, so that all of them can be found and ended.
 
 Rules
 -----
-1. Nothing runs before the runtime says so: it has written down who we are by then.
-2. When the command has ended, or is to end, all that it started gets SIGTERM, and SIGKILL 200 ms later. When
-   the runtime is gone, it is killed at once.
-3. The exit code is sent after everything has ended, so that the pipes are at their end as well.
+1. The command starts only when the runtime says so, because by then the runtime has stored the supervisor's
+   identity.
+2. When the command ends or has to be ended, all its descendants get SIGTERM, and SIGKILL 200 ms later. If the
+   runtime is dead, they are killed immediately.
+3. The exit code is sent after all processes have ended, so that the pipes are at their end as well.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _GLANCE_MS: Final = 200
 
 
 class Word(enum.Enum):
-    """What a supervisor receives. `STIR` only means that there may be something to do."""
+    """A message that a supervisor receives. `STIR` only means that there may be something to do."""
 
     GO = "go"
     STOP = "stop"
@@ -51,7 +53,7 @@ class Word(enum.Enum):
 
 
 class Post:
-    """Where words come in: from the runtime, by its death, and by signals."""
+    """The source of messages: the runtime's socket, the runtime's death, and signals."""
 
     def __init__(self, control: int, host: int) -> None:
         self._control = control
@@ -85,7 +87,7 @@ class Post:
         return Word.STOP if b"s" in said else Word.GO
 
     def _watch_host(self) -> int | None:
-        """Watch for the runtime's death: a process that it forked may keep the socket open."""
+        """Watch for the runtime's death by its pid, since a forked process may keep its socket open."""
         try:
             handle = os.pidfd_open(self._host_pid)
         except (AttributeError, OSError):
@@ -95,7 +97,7 @@ class Post:
 
 
 class Family:
-    """The command and all its descendants. `code` is how the command ended."""
+    """The command and all its descendants. `code` is the command's exit code."""
 
     def __init__(self, child: int) -> None:
         self.child = child
@@ -114,7 +116,7 @@ class Family:
                 self.code = os.waitstatus_to_exitcode(status)
 
     def signal(self, *numbers: int) -> None:
-        """Send signals to the group, whose number is its own while the command was not reaped, and to all."""
+        """Send signals to all descendants and, until the command is reaped, to its process group."""
         others = descendants(os.getpid())
         for number in numbers:
             if self.code is None or not _LINUX:
@@ -125,7 +127,7 @@ class Family:
                     os.kill(pid, number)
 
     def end(self, post: Post, *, at_once: bool) -> None:
-        """End all processes. Wait a while for those that cannot be killed."""
+        """End all processes, and wait a while for those that cannot be killed."""
         if self.reap() and not at_once:
             self._ask(post)
         give_up = time.monotonic() + _GIVE_UP_S
@@ -137,14 +139,14 @@ class Family:
 
     def _ask(self, post: Post) -> None:
         deadline = time.monotonic() + GRACE_S
-        self.signal(signal.SIGTERM, signal.SIGCONT)  # who was stopped can follow as well
+        self.signal(signal.SIGTERM, signal.SIGCONT)  # a stopped process has to continue to handle SIGTERM
         while self.reap() and (left := deadline - time.monotonic()) > 0:
             if post.wait(left) is Word.LOST:
                 return
 
 
 def main() -> None:
-    with suppress(OSError):  # it leads a session of its own already
+    with suppress(OSError):  # it already leads a session of its own
         os.setsid()
     control = os.dup(0)
     _point_at_nothing(0)
@@ -172,7 +174,7 @@ def _supervise(post: Post, control: int) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Every process below *root*, as the system lists them."""
+    """Return the pids of all processes below *root*."""
     below: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if _LINUX else ():
         if name.isdigit():
@@ -200,7 +202,7 @@ def _request() -> dict[str, Any]:
 
 
 def _start(request: dict[str, Any]) -> tuple[int, str]:
-    """Start the command; its pid, and why it does not run."""
+    """Start the command; return its pid, and the problem if it could not be run."""
     ready, gate = os.pipe()
     supervisor = os.getpid()
     child = os.fork()
@@ -213,14 +215,14 @@ def _start(request: dict[str, Any]) -> tuple[int, str]:
 
 
 def _become(request: dict[str, Any], gate: int, supervisor: int) -> NoReturn:
-    """Be the command from here on."""
+    """Replace this process by the command."""
     where = f"the directory {request['cwd']!r}"
     try:
         os.setsid()
         _set_option(_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:
             os._exit(127)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would as well
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, which the command would inherit
             signal.signal(number, signal.SIG_DFL)
         if request["cwd"] is not None:
             os.chdir(request["cwd"])

@@ -1,1 +1,1 @@
-"""Sessions as a runtime has them: where they are found, what they are made of, who watches them."""
+"""The sessions of a runtime: how they are found, built, cached, observed and recovered."""

@@ -1,4 +1,4 @@
-"""Decisions about calls that wait for a person: of an agent's turn and of a sandbox run alike."""
+"""Decisions about calls that wait for a person, in agents' turns and in sandbox runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def get_approval(store: SessionStore, now_ms: int, approval_id: str) -> Ap
 
 
 def as_of(approval: Approval, now_ms: int) -> Approval:
-    """Return the request as it counts now: expired past its time, even if that is not stored yet."""
+    """Return the request with its status at *now_ms*: `expired` if overdue, even if not stored as such."""
     if approval.state is ApprovalState.PENDING and now_ms >= approval.expires_at:
         return msgspec.structs.replace(approval, state=ApprovalState.EXPIRED)
     return approval
@@ -53,7 +53,7 @@ def approving(
     reason: str | None,
     decided_by: str | None,
 ) -> Decision:
-    """Return the decision to approve a call, with other arguments if given."""
+    """Return a decision that approves a call, with other arguments if given."""
     return Decision(
         approved=True,
         reason=reason,
@@ -70,7 +70,7 @@ async def decide(
     decision: Decision,
     edited: Callable[[Approval, Decision], Awaitable[Arguments]],
 ) -> Approval:
-    """Decide a request, once. *edited* returns arguments that a person edited, or refuses them first."""
+    """Store the decision on a request, once. *edited* validates the arguments that a person edited."""
     digest = None
     if approval.answer_schema is not msgspec.UNSET:
         if decision.approved:
@@ -94,5 +94,5 @@ async def checked_arguments(
     )
     checked = await threads.run(check) if tool.runs_code else check()
     if isinstance(checked, SettledCall) and checked.record.error is not None:
-        raise InvalidArgument(f"the edited arguments do not fit: {checked.record.error.message}")
+        raise InvalidArgument(f"the edited arguments are invalid: {checked.record.error.message}")
     return args, kwargs

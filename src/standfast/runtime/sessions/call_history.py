@@ -1,4 +1,4 @@
-"""The calls of a turn with all their attempts, read from its journal; nothing is written for it."""
+"""The calls of a turn with all their attempts, derived from its journal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _replace = msgspec.structs.replace
 
 
 class _Calls:
-    """Folds the inputs of a turn, and what the machine answers, into attempts of calls."""
+    """Collects the attempts of calls from the inputs of a turn and the machine's commands."""
 
     def __init__(self) -> None:
         self.calls: dict[int, ToolCall] = {}
@@ -37,7 +37,7 @@ class _Calls:
             made[-1] = _replace(made[-1], ended_ms=at_ms, outcome=outcome)
 
     def take_over(self, at_ms: int) -> None:
-        """End what ran in the process before; what has no result yet begins again."""
+        """End the attempts of the previous process; calls without a result begin another attempt."""
         for call_id, made in self.attempts.items():
             if made[-1].ended_ms is None and call_id not in self.results:
                 self.end(call_id, at_ms, "interrupted")
@@ -47,7 +47,7 @@ class _Calls:
         self.results[given.call_id] = given
         made = self.attempts.get(given.call_id, [])
         if given.error is not None and given.error.code == Code.INTERRUPTED and len(made) > 1:
-            made.pop()  # it was not executed again
+            made.pop()  # the call was not executed again
             return
         status = "ok" if given.error is None else "error"
         self.end(given.call_id, given.at_ms, str(given.record.status) if given.record else status)
@@ -67,7 +67,7 @@ class _Calls:
 
 
 def call_histories(turn: JournaledTurn) -> dict[int, CallHistory]:
-    """Return the calls of a turn that have begun, by id; calls of code are also in `inner` of their cell."""
+    """Return the calls of a turn that have begun, by id; calls of code are also in their cell's `inner`."""
     machine, calls = TurnMachine(), _Calls()
     for given in journaled_inputs(turn.record.turn_id, turn.input, turn.journal):
         match given:

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-The directory has a `LiveSession` for each session that was opened here. The least recently used are
-evicted; a session that the host program still holds is found again, and for the last `_MAX_EVICTED` others
-the directory remembers the agent. An agent is found by the session that it works on, by its name in
+The directory has a `LiveSession` for each session that was opened here. The least recently used are evicted.
+An evicted session that the host program still references is found again; for the last `_MAX_EVICTED` others,
+the directory remembers only the agent. An agent is found by the session it is assigned to, by its name in
 `Runtime(agents=[...])`, or among the subagents that a known agent declares.
 """
 
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 MAX_METADATA_BYTES: Final = 16 * 1024
 
 _MAX_EVICTED: Final = 100_000
-"""How many evicted sessions are still known to be worked on here; each takes about 150 bytes."""
+"""For how many evicted sessions the agent is remembered; each takes about 150 bytes."""
 
 AnyAgent = AgentDefinition[Any, Any]
 
 
 class BackgroundWork(Protocol):
-    """Work beside turns: tasks, monitors and async handles."""
+    """Background work outside of turns: tasks, monitors and async handles."""
 
     @property
     def watched(self) -> Container[str]:
@@ -61,7 +61,7 @@ class BackgroundWork(Protocol):
     async def session_opened(self, session_id: str) -> None: ...
 
     async def session_moved(self, session_id: str) -> None:
-        """Look at the handles of a session whose leaf has moved."""
+        """Check the handles of a session whose leaf has moved."""
 
     async def forget_session(self, session_id: str) -> None:
         """End the background work of a deleted session."""
@@ -70,7 +70,7 @@ class BackgroundWork(Protocol):
 
 
 class SessionDirectory:
-    """Made when a runtime opens; used on its loop."""
+    """The sessions and agents of one open runtime. Used on the runtime's loop."""
 
     background: BackgroundWork
     hosts_of: Callable[[str], SessionHosts]
@@ -86,13 +86,13 @@ class SessionDirectory:
         self.services = services
         self.agents = agents
         self.description = description
-        """What is recorded with sessions about this program."""
+        """The description of this program that is recorded with sessions."""
         self.slots = slots or TurnSlots()
         self.poll_s = 1.0
         self.is_open = True
         self.is_closing = False
         self.changed = asyncio.Event()
-        """Set when there may be something to take up."""
+        """Set when there may be a turn to resume or an input to run."""
         self.slots.freed = self.changed.set
         self.relay = EventRelay(services.store, services.settings.epoch, services.clock.monotonic)
         self.hosts_of = lambda session_id: NoHosts()
@@ -110,7 +110,7 @@ class SessionDirectory:
         return self.services.clock.now_ms()
 
     def require_open(self) -> RuntimeServices:
-        """Return the services; `InvalidArgument` if the runtime is closed, or used on another loop."""
+        """Return the services; raise `InvalidArgument` if the runtime is closed, or used on another loop."""
         if not self.is_open:
             raise runtime_not_open()
         self.services.require_home()
@@ -121,7 +121,7 @@ class SessionDirectory:
         return self.require_open().store
 
     async def close(self) -> None:
-        """Let go of every session and agent."""
+        """Drop every session and agent."""
         self.sessions.clear()
         self.cached.clear()
         self._evicted.clear()
@@ -130,11 +130,11 @@ class SessionDirectory:
             await prepared.close()
 
     def live(self, session_id: str) -> LiveSession:
-        """Return what this process knows of a session."""
+        """Return this process's in-memory state of a session."""
         found = self.sessions.get(session_id)
         if found is None:
             services = self.require_open()
-            found = self._evicted.pop(session_id, None)  # the host program still has it
+            found = self._evicted.pop(session_id, None)  # the host program still references it
             found = found or LiveSession(session_id, services, self, self._last_seq)
             self.sessions[session_id] = found
         return found
@@ -163,7 +163,7 @@ class SessionDirectory:
         options: PluginOptions | Mapping[str, Json] | None = None,
         metadata: Mapping[str, Json] | None = None,
     ) -> LiveSession:
-        """Open a session, or make it, and let its agent work on it. One without a model has no agent."""
+        """Open a session, or create it, and assign its agent. A session without a model has no agent."""
         live = self.live(SessionId(session_id))
         chosen = agent or (None if live.prepared is None else live.prepared.agent)
         chosen = chosen or self._worked_on.get(session_id)
@@ -198,7 +198,7 @@ class SessionDirectory:
             live.prepared = before
             raise
         if is_new:
-            return live  # it has no turn to take up, no input and no monitor
+            return live  # a new session has no turn, no input and no monitor
         self.changed.set()
         if await self.store.inputs(session_id):
             live.queue.drain()
@@ -214,9 +214,9 @@ class SessionDirectory:
         number: int | None = None,
         edit: JournalEdit | None = None,
     ) -> LiveSession:
-        """Make a session over the same history, without a parent and with the default authority.
+        """Create a session over the same history, without a parent and with the default authority.
 
-        With *number*, it stands after that input of the turn *at*.
+        With *number*, it continues after that input of the turn *at*.
         """
         head = await self.store.head(SessionId(session_id))
         if number is None:
@@ -243,7 +243,7 @@ class SessionDirectory:
             if not 1 <= turns <= len(begins) or begins[-turns] == 0:
                 raise errors.InvalidArgument(
                     f"session {session_id!r} cannot go back by {turns} of its {len(begins)} turns",
-                    hint="something must be left; for an empty session use another id",
+                    hint="keep at least one turn; for an empty session, use another id",
                 )
             to = segments[begins[-turns] - 1].leaf
         head = await self.store.rewind(session_id, to, self.now_ms())
@@ -252,7 +252,7 @@ class SessionDirectory:
         return head
 
     async def delete(self, session_id: str) -> bool:
-        """Forget a session and what engines keep warm for it; false if there was none."""
+        """Delete a session and the workers kept warm for it; return False if it does not exist."""
         self.sessions.pop(session_id, None)
         self._evicted.pop(session_id, None)
         self._worked_on.pop(session_id, None)
@@ -267,7 +267,7 @@ class SessionDirectory:
     async def create_session(
         self, request: SessionRequest, key: str, agent: AnyAgent, maker: LiveSession
     ) -> None:
-        """Make a session for a plugin of *maker*, once, with no more tools, its deps and its metadata."""
+        """Create a session for a plugin of *maker*, once, with its deps, metadata and at most its tools."""
         session_id = SessionId(request.session_id or f"s-{digest_bytes(key.encode())[:24]}")
         if request.agent is not None and request.agent != agent.name:
             agent = self.agent_named(request.agent, near=maker)
@@ -304,7 +304,7 @@ class SessionDirectory:
         return input_id
 
     async def occur(self, source: str, key: str, payload: Json) -> int:
-        """Deliver an occurrence at a source to its triggers; return how many turns it becomes."""
+        """Deliver an occurrence at a source to its triggers; return how many turns it starts."""
         from standfast.runtime.triggers import occurrence
 
         return await self.announce(occurrence(source, key, payload, self.now_ms()))
@@ -326,7 +326,7 @@ class SessionDirectory:
         return len(woken)
 
     def prepared(self, agent: AnyAgent) -> materialize.PreparedAgent:
-        """Return the agent ready to work; it is prepared once."""
+        """Return the prepared agent; each agent is prepared once."""
         found = self._prepared.get(id(agent))
         if found is None:
             found = self._prepared[id(agent)] = materialize.prepare_agent(agent, self.services, self.hosts_of)
@@ -335,7 +335,7 @@ class SessionDirectory:
     def assign(
         self, session_id: str, agent: AnyAgent, *, above: LiveSession | None = None, deps: Any = None
     ) -> LiveSession:
-        """Let an agent work on a session, unless one does, with fitting *deps* and the factory of *above*."""
+        """Assign an agent to a session that has none, with *deps* that fit and the factory of *above*."""
         live = self.live(session_id)
         if live.prepared is None:
             try:
@@ -351,7 +351,7 @@ class SessionDirectory:
         return live
 
     def works_on(self, session_id: str) -> bool:
-        """Return whether the agent of a session is known here already."""
+        """Return whether the agent of a session is already known here."""
         live = self.sessions.get(session_id)
         return session_id in self._worked_on or (live is not None and live.prepared is not None)
 
@@ -395,7 +395,7 @@ class SessionDirectory:
         return found
 
     def known_agent(self, name: str) -> AnyAgent | None:
-        """Return the agent of this name that was passed in, or that works or worked here."""
+        """Return the agent of this name: one passed to the runtime, or assigned to a session here."""
         if name in self.agents:
             return self.agents[name]
         for live in self.sessions.values():
@@ -411,9 +411,9 @@ class SessionDirectory:
         *,
         metadata: dict[str, Json] | None = None,
     ) -> tuple[SessionHead, bool]:
-        """Record which agent works on a session; return its head, and whether it was made now.
+        """Record the agent of a session; return its head, and whether it was created now.
 
-        An unfinished turn's agent stays there.
+        The agent of an unfinished turn is not replaced.
         """
         now, host = self.now_ms(), self.description
         made = SessionHead(
@@ -448,13 +448,13 @@ class SessionDirectory:
     async def note_agent(
         self, session_id: str, agent: AnyAgent, *, metadata: dict[str, Json] | None = None
     ) -> None:
-        """Record that an agent works on a session."""
+        """Store the name of a session's agent."""
         await self.store.describe(
             session_id, agent=agent.name, model=agent.model_id, host=dict(self.description), metadata=metadata
         )
 
     def used(self, live: LiveSession) -> None:
-        """Keep the sessions used last as they are, and evict the others."""
+        """Mark a session as used, and evict the least recently used ones above the limits."""
         self.cached[live.session_id] = live
         self.cached.move_to_end(live.session_id)
         size = len(live.frame.messages)
@@ -471,11 +471,11 @@ class SessionDirectory:
             self.evict(oldest)
 
     def evict(self, live: LiveSession) -> None:
-        """Drop a session that can be made anew. Numbers of events are never used twice."""
+        """Evict a session that can be rebuilt from the store. Event numbers are never reused."""
         if live.prepared is None or not live.holds_nothing:
             return
         if self.sessions.pop(live.session_id, None) is None:
-            return  # it was deleted meanwhile
+            return  # it was deleted in the meantime
         self._last_seq = max(self._last_seq, live.last_seq)
         self._evicted[live.session_id] = live
         self._worked_on.pop(live.session_id, None)
@@ -485,13 +485,16 @@ class SessionDirectory:
 
 
 def agents_by_name(agents: Iterable[AnyAgent]) -> dict[str, AnyAgent]:
-    """Return agents by name, with the subagents they declare; `InvalidArgument` if two have one name."""
+    """Return agents by name, with the subagents they declare.
+
+    Raise `InvalidArgument` for a duplicate name.
+    """
     found: dict[str, AnyAgent] = {}
     for agent in agents:
         if found.setdefault(agent.name, agent) is not agent:
             raise errors.InvalidArgument(
-                f"Runtime(agents=...) has two agents of the name {agent.name!r}",
-                hint="unfinished turns find their agent by its name: give each its own with Agent(name=...)",
+                f"Runtime(agents=...) has two agents named {agent.name!r}",
+                hint="give each a name of its own with Agent(name=...): unfinished turns find agents by name",
             )
     todo = list(found.values())
     for agent in todo:
@@ -522,7 +525,7 @@ def _agent_below(live: LiveSession | None, name: str) -> AnyAgent | None:
 
 
 def _checked_metadata(metadata: Mapping[str, Json] | None) -> dict[str, Json] | None:
-    """Return a copy of a session's metadata; `InvalidArgument` if it cannot be stored."""
+    """Return a copy of a session's metadata; raise `InvalidArgument` if it cannot be stored."""
     if metadata is None:
         return None
     if not isinstance(metadata, Mapping):
@@ -530,8 +533,8 @@ def _checked_metadata(metadata: Mapping[str, Json] | None) -> dict[str, Json] | 
     clean, size = to_json(dict(metadata))
     if size > MAX_METADATA_BYTES:
         raise errors.InvalidArgument(
-            f"metadata has {size:,} bytes, and may have {MAX_METADATA_BYTES:,}",
-            hint="keep an id there, and look the rest up in the deps factory",
+            f"metadata has {size:,} bytes, the limit is {MAX_METADATA_BYTES:,}",
+            hint="store an id in it, and look up the rest in the deps factory",
         )
     kept: dict[str, Json] = clean
     return kept

@@ -1,4 +1,4 @@
-"""A session in this process: agent, plugins, messages, events. Without a running turn it can be dropped."""
+"""A session's in-memory state: agent, plugins, messages, events. Without a running turn it can be dropped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from standfast.runtime.sessions.turn_slots import Free, TurnSlots
 from standfast.runtime.turn import RUNNING_TURN, LiveFeed, Turn, TurnRequest, detached, new_turn_id
 
 _COMES_LATER: Final = (errors.LeaseLost, errors.RuntimeClosed, errors.SessionBusy, errors.TurnUnfinished)
-"""Errors that mean that another turn comes first."""
+"""Errors that mean that another turn has to end first, or that this process must not run it."""
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 
@@ -72,28 +72,28 @@ class InputQueue:
         self._blocked: _Refusal | None = None
         self.draining: asyncio.Task[None] | None = None
         self.stuck = False
-        """Whether an input waits behind another turn."""
+        """Whether an input has to wait for another turn to end."""
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to remember."""
+        """Whether the queue has no state that must be kept."""
         done = self.draining is None or self.draining.done()
         return done and not self.stuck and self._refusal is None and self._blocked is None
 
     def drain(self) -> None:
-        """Start running what is queued, if there is a slot for it."""
+        """Start running the queued inputs, if there is a free slot."""
         self._more = True
         if (self.draining is None or self.draining.done()) and (free := self._take_slot()) is not None:
             self.draining = asyncio.get_running_loop().create_task(self._drain(), context=detached())
             self.draining.add_done_callback(free)
 
     def input_arrived(self) -> None:
-        """Start running what is queued, unless it waits for the retry of an input that was refused."""
+        """Start running the queued inputs, unless an input that could not run is waiting for its retry."""
         self._more = True
         self.drain_if_due()
 
     def drain_if_due(self) -> None:
-        """Start running what is queued, unless that is under way or the pause before a retry is not over."""
+        """Start running the queued inputs, unless that is under way or a pause before a retry is not over."""
         if self.draining is not None and not self.draining.done():
             return
         if self._refusal is None or self._services.clock.monotonic() >= self._refusal.until:
@@ -103,7 +103,7 @@ class InputQueue:
         """Run queued inputs in batches: reading all of them for each turn would be quadratic."""
         inputs = self._services.store.inputs
         before = self._refusal
-        while self._more and self._refusal is before:  # one that was refused now is retried after its pause
+        while self._more and self._refusal is before:  # an input refused now is retried after its pause
             self._more = self.stuck = False
             while queued := [item for item in await inputs(self._session_id) if item.kind == "queue"]:
                 for item in queued:
@@ -116,9 +116,9 @@ class InputQueue:
         try:
             await self._run(item)
         except errors.InputNotFound:
-            pass  # it was withdrawn, or another process took it
+            pass  # it was withdrawn, or claimed by another process
         except errors.StandfastError as error:
-            self.stuck = True  # it stays queued, mostly behind a turn that waits or was interrupted
+            self.stuck = True  # it stays queued, usually behind a waiting or interrupted turn
             if not isinstance(error, _COMES_LATER):
                 before = self._refusal
                 problem = f"the turn of input {item.input_id} of {self._session_id} could not be run: {error}"
@@ -147,14 +147,14 @@ class InputQueue:
     async def _note_blocked(
         self, error: errors.StandfastError, *, turn_id: str = "", input_id: str = ""
     ) -> None:
-        """Show observers why the next turn cannot run, and store it with the session."""
+        """Publish why the next turn cannot run, and store the reason with the session."""
         why = error.error_object()
         self._publish(TurnBlocked(error=why, turn_id=turn_id, input_id=input_id))
         note = Blocked(error=why, at_ms=self._services.clock.now_ms(), turn_id=turn_id, input_id=input_id)
         await self._services.store.note_blocked(self._session_id, note)
 
     async def unblock(self, head: SessionHead) -> None:
-        """Forget why a turn could not run: one runs now."""
+        """Clear the reason why a turn could not run, because one is running now."""
         self._blocked = None
         if head.blocked is not None:
             await self._services.store.note_blocked(self._session_id, None)
@@ -195,7 +195,7 @@ class FrameCache:
         return self.messages
 
     def append(self, base: SessionHead, head: SessionHead, machine: TurnMachine) -> None:
-        """Add the messages of a committed turn; drop the cache if anything else was written in between."""
+        """Add the messages of a committed turn; drop the cache if other nodes were written in between."""
         alone = head.depth == base.depth + len(machine.entries)
         opened = machine.compaction is not None or isinstance(machine.outcome, FrameSwitched)
         if not alone or head.leaf is None or opened:
@@ -213,27 +213,27 @@ class RunsTurns(Protocol):
     """Runs the turns of one session with one agent."""
 
     async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
-        """Run a new turn from its input to its end, or to where it waits."""
+        """Run a new turn from its input until it ends or parks."""
 
     async def resume(self, turn: Turn[Any]) -> TurnResult[Any]:
-        """Continue a turn that waits or was interrupted."""
+        """Resume a turn that is waiting or was interrupted."""
 
     def require_runnable(self, record: TurnRecord) -> None:
-        """Raise `TurnNotRunnable` if the turn's agent is unknown here, or has no source of deps it needs."""
+        """Raise `TurnNotRunnable` if the turn's agent is unknown here, or its deps have no source."""
 
 
 class SessionOwner(Protocol):
-    """The directory that a session is in."""
+    """The session directory, as a session sees it."""
 
     slots: TurnSlots
     relay: EventRelay
     changed: asyncio.Event
 
     def runner_of(self, live: LiveSession) -> RunsTurns:
-        """Return what runs the session's turns; raise if the runtime is closed or the agent unknown here."""
+        """Return the runner of the session's turns; raise if the runtime is closed or the agent unknown."""
 
     def used(self, live: LiveSession) -> None:
-        """Note that a turn of the session has ended, or waits."""
+        """Record that a turn of the session has ended or parked."""
 
 
 class LiveSession:
@@ -250,12 +250,12 @@ class LiveSession:
     ) -> None:
         self.session_id = session_id
         self.prepared: PreparedAgent | None = None
-        """The agent that works on the session here."""
+        """The agent that is assigned to the session here."""
         self.deps: Any = None
         self.inherited: OwnedFactory | None = None
-        """Makes the deps of turns if the agent has no factory: that of the agent above a subagent."""
+        """The deps factory of the agent above a subagent, used if the subagent's agent has none."""
         self.is_below = False
-        """Whether a turn of another session may wait for this one's."""
+        """Whether this is a child session, for whose turns a parent's turn may wait."""
         self.driver: TurnDriver | None = None
         self.left: str | None = None
         """The turn that was unfinished when the session was opened here. Recovery may have ended it since."""
@@ -265,7 +265,7 @@ class LiveSession:
         """How many messages the directory counts for this session."""
         self.in_turn: SessionContext | None = None
         self.stood: SessionHead | None = None
-        """The head after the last turn that ended here, so that it need not be read again."""
+        """The cached head after the last turn that ended here."""
         self._context: SessionContext | None = None
         self._services = services
         self._directory = directory
@@ -288,7 +288,7 @@ class LiveSession:
 
     @property
     def busy(self) -> bool:
-        """Whether a turn runs here, or is about to."""
+        """Whether a turn is running here, or is about to."""
         return self.driver is not None or (self._lock is not None and self._lock.locked())
 
     @property
@@ -306,7 +306,7 @@ class LiveSession:
         return self._queue
 
     def retry_now(self) -> None:
-        """Retry without a pause: the session was opened again, perhaps with what was missing."""
+        """Retry without a pause, because the session was opened again, perhaps with the missing deps."""
         if self._queue is not None:
             self._queue.retry_now()
 
@@ -316,7 +316,7 @@ class LiveSession:
         return None if self._queue is None else self._queue.draining
 
     def tasks(self) -> list[asyncio.Future[Any]]:
-        """Return what runs in the background for this session."""
+        """Return the background tasks of this session."""
         return [task for task in (*self._running, self.draining) if task is not None and not task.done()]
 
     def new_turn(self, request: TurnRequest) -> Turn[Any]:
@@ -324,7 +324,7 @@ class LiveSession:
         return Turn(new_turn_id(), self.session_id, request, self.run, self.cancel)
 
     def turn_of(self, turn_id: str) -> Turn[Any]:
-        """Return the handle of a turn to continue; the same one while it runs."""
+        """Return the handle of a turn to resume; the same handle while it is running."""
         if self._turns is None:
             self._turns = {}
         turn = self._turns.get(turn_id)
@@ -333,7 +333,7 @@ class LiveSession:
         return turn
 
     async def cancel(self, turn_id: str) -> bool:
-        """Request a turn's cancellation; if no process runs it, end it here."""
+        """Request a turn's cancellation; if no process runs the turn, end it here."""
         if not await self._services.store.cancel(turn_id):
             return False
         if self.driver is not None and self.driver.turn_id == turn_id:
@@ -348,14 +348,14 @@ class LiveSession:
         return self._directory.slots.take(agent, below=self.is_below)
 
     async def run_input(self, item: QueuedInput) -> TurnResult[Any]:
-        """Run the turn of a queued input, with the deps of the turn that made it, or else the session's."""
+        """Run the turn of a queued input, with the deps of the turn that queued it, or the session's."""
         made_by, deps = self._deps or ("", None)
         deps = deps if made_by and item.input_id.startswith(f"{made_by}.") else self.deps
         request = TurnRequest(message=item.message, deps=deps, consumes=item.input_id)
         return await self.new_turn(request).settled()
 
     async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
-        """Run a turn, or resume one that has no request, in a task that closing the runtime ends."""
+        """Run a new turn, or resume one without a request, in a task that ends when the runtime closes."""
         runner, task = self._directory.runner_of(self), asyncio.current_task()
         assert task is not None
         self._running += (task,)
@@ -368,7 +368,7 @@ class LiveSession:
         self._running = tuple(one for one in self._running if one is not task)
 
     def turn_over(self, turn_id: str, summary: TurnSummary, *, follows: bool) -> None:
-        """Clean up after a turn that has ended or waits. *follows*: it has queued turns of its own."""
+        """Clean up after a turn that has ended or parked. *follows*: it has queued inputs for more turns."""
         if isinstance(summary.outcome, Waiting):
             task = asyncio.get_running_loop().create_task(self._look_again(turn_id), context=detached())
             self._running += (task,)
@@ -384,21 +384,21 @@ class LiveSession:
         self._directory.used(self)
 
     async def _look_again(self, turn_id: str) -> None:
-        """Have a turn resumed if what it waits for has come while it was being parked."""
+        """Resume a turn if one of its waits has ended while it was being parked."""
         with contextlib.suppress(errors.StoreError):  # the next round of recovery may succeed
             if await self._services.leases.can_continue(turn_id):
                 self._directory.changed.set()
 
     def keep_deps(self, turn_id: str, deps: Any) -> None:
-        """Keep the deps that a turn's caller passed: while it waits, and for the turns that it queues."""
+        """Keep the deps that a turn's caller passed, for its resumption and for the turns that it queues."""
         self._deps = None if deps is self.deps else (turn_id, deps)
 
     def deps_of(self, turn_id: str) -> Any:
-        """Return the deps of a turn: its own, or after a restart the session's; None if there are neither."""
+        """Return the deps of a turn: its own or, after a restart, the session's; None if there are none."""
         return self._deps[1] if self._deps is not None and self._deps[0] == turn_id else self.deps
 
     def inheritable_deps(self) -> Any:
-        """Return the deps of the running turn's caller or of the session, never those a factory made."""
+        """Return the deps passed by the running turn's caller or for the session, never a factory's."""
         here = RUNNING_TURN.get()
         if here is None or here.session_id != self.session_id:
             return self.deps
@@ -410,12 +410,12 @@ class LiveSession:
         journal: Sequence[JournalEntry] | None = None,
         prepared: PreparedAgent | None = None,
     ) -> SessionContext:
-        """Return the plugins, tools and prompt of agent *prepared* at *head*, or anew for a *journal*."""
+        """Return the context of agent *prepared* at *head*, or one for the unfinished turn of *journal*."""
         prepared = prepared or self.require_agent()
         if journal is None and (context := self.made_at(head, prepared)) is not None:
             return context
         making = self._making = self._making or asyncio.Lock()
-        async with making:  # a second caller gets what the first one made
+        async with making:  # a second caller gets the result of the first
             if journal is None and (context := self.made_at(head, prepared)) is not None:
                 return context
             head = head or self.stood or await self._head()
@@ -424,7 +424,7 @@ class LiveSession:
             return self._context
 
     async def fork_from(self, source: LiveSession, head: SessionHead) -> None:
-        """Begin as a fork of *source*; its plugins are forked in memory if *source* is at rest here."""
+        """Initialize this fork of *source*; fork its plugins in memory if it is idle in this process."""
         self.prepared, self.deps, self.setup = source.prepared, source.deps, source.setup.of_fork()
         self.inherited = source.inherited
         context = source.made_at(None)
@@ -435,37 +435,37 @@ class LiveSession:
         await self._take_over(forked, head)
 
     async def begin_with(self, forked: PluginSession, head: SessionHead, *, whole: bool) -> None:
-        """Begin with plugins that were forked for this new session.
+        """Initialize this new session with plugins that were forked for it.
 
-        The fork is used as it is if it is the *whole* state at *head*. A session over a history also has the
-        tools and variables of that, and is built from the store when it is needed.
+        If the fork has the *whole* state at *head*, it is used directly. A session with a history also has
+        the history's tools and variables, and is built from the store when it is needed.
         """
         self.setup = msgspec.structs.replace(self.setup, catalog=forked.tool_catalog_overlay)
         if whole and self._context is None:
-            with contextlib.suppress(errors.StandfastError):  # raised again where the session is needed
+            with contextlib.suppress(errors.StandfastError):  # raised again when the session is used
                 await self._take_over(forked, head)
 
     async def _take_over(self, forked: PluginSession, head: SessionHead) -> None:
         prepared = self.require_agent()
         self.setup = msgspec.structs.replace(self.setup.under(head.charter), authority=forked.authority)
         self._context = await materialize(self._services, prepared, self.setup, head, forked=forked)
-        self._directory.used(self)  # or it would be held for as long as no turn of it has run
+        self._directory.used(self)  # so that it can be evicted even if no turn of it runs
 
     @property
     def changes(self) -> asyncio.Lock:
-        """Held while plugins or tools are changed between turns."""
+        """The lock for changes of plugins and tools between turns."""
         if self._changes is None:
             self._changes = asyncio.Lock()
         return self._changes
 
     async def current(self) -> SessionContext:
-        """Return the session's plugins, tools and prompt as they are now, in any process."""
+        """Return the session's current plugins, tools and prompt, even if another process changed them."""
         if self.driver is not None and self.in_turn is not None:
             return self.in_turn  # without reading the store
         return await self.build_plugins(await self._head())
 
     async def build_plugins(self, head: SessionHead) -> SessionContext:
-        """Return the session as it is at *head*, or in the middle of its unfinished turn."""
+        """Return the session's context at *head*, or in the middle of its unfinished turn."""
         if self.driver is not None and self.in_turn is not None:
             return self.in_turn
         prepared = self.require_agent()
@@ -479,7 +479,7 @@ class LiveSession:
     def made_at(
         self, head: SessionHead | None, prepared: PreparedAgent | None = None
     ) -> SessionContext | None:
-        """Return what is made already, if it is of this agent and as it is at *head*."""
+        """Return the cached context if it belongs to this agent and has the state at *head*."""
         context, prepared = self._context, prepared or self.prepared
         if context is None or prepared is None or context.plugins.host is not prepared.host:
             return None
@@ -506,12 +506,12 @@ class LiveSession:
         return head
 
     def forget(self) -> None:
-        """Drop what can be read or made again."""
+        """Drop everything that can be read from the store or made again."""
         self.frame.drop()
         self.stood = None
         if not self.busy and not self.tasks():  # no turn waits for them
             self._lock = self._making = None
-        if self.driver is None:  # the states of a running turn's plugins are not all written
+        if self.driver is None:  # a running turn may have unwritten plugin states
             self._context = None
         if self._queue is not None and self._queue.idle:
             self._queue = None
@@ -531,7 +531,7 @@ class LiveSession:
 
     @property
     def holds_nothing(self) -> bool:
-        """Whether nothing is lost if this is made anew: no turn, no listener, nothing that was passed in."""
+        """Whether this can be dropped and rebuilt: it has no turn, no listener and no values from callers."""
         given = self._deps is not None or self.deps is not None or self.setup is not AS_GIVEN
         at_rest = not self.busy and not self.tasks() and self._turns is None
         return not given and at_rest and self._feed is None and (self._queue is None or self._queue.idle)

@@ -1,7 +1,7 @@
-"""Prepares agents and sessions: makes their plugins, tools and prompts.
+"""Preparation of agents and sessions: their plugins, tools and prompts.
 
-A session is made of what its agent brings, the host has set and the store has. Rule: it is the same in every
-process, except for what the host has set in this one.
+A session is built from its agent, the host's settings and the stored state. Rule: the result is the same in
+every process, except for the settings that the host has made in this one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from standfast.tools.tool_table import ToolProvider
 
 
 class PreparedAgent(msgspec.Struct, frozen=True):
-    """What the sessions of one agent share."""
+    """The objects that the sessions of one agent share."""
 
     agent: AgentDefinition[Any, Any]
     model: ModelProvider
@@ -53,7 +53,7 @@ class PreparedAgent(msgspec.Struct, frozen=True):
 def prepare_agent(
     agent: AgentDefinition[Any, Any], services: RuntimeServices, hosts_of: Callable[[str], SessionHosts]
 ) -> PreparedAgent:
-    """Open the agent's model and make its dispatcher and plugin host."""
+    """Open the agent's model and create its dispatcher and plugin host."""
     given = agent.model
     model = services.models.named(given) if isinstance(given, str) else services.models.limited(given)
     dispatcher = Dispatcher(
@@ -110,7 +110,7 @@ class StoreShelf:
 
 
 class SessionSetup(msgspec.Struct, frozen=True):
-    """What the host has set for a session in this process, within the `charter` that it was made with."""
+    """The host's settings for a session in this process, limited by the session's `charter`."""
 
     overlay: Overlay = NO_OVERLAY
     sources: Mapping[str, ToolProvider] = msgspec.field(default_factory=dict)
@@ -157,7 +157,7 @@ AS_GIVEN = SessionSetup()
 
 
 def charter_of_fork(charter: SessionCharter | None) -> SessionCharter | None:
-    """Return what a fork keeps of a charter: its policy. It has no parent, and all rights."""
+    """Return the charter of a fork, which keeps the policy but has no parent and all rights."""
     return None if charter is None or charter.policy is None else SessionCharter(policy=charter.policy)
 
 
@@ -205,8 +205,8 @@ async def materialize(
     await _introduce(context, setup, state, head)
     try:
         await context.prepare()
-    except StandfastError as error:  # raised again where the catalog is needed
-        if isinstance(error.__context__, NoAnswer):  # but a plugin that blocks is an error now
+    except StandfastError as error:  # raised again when the catalog is used
+        if isinstance(error.__context__, NoAnswer):  # except for a plugin that blocks
             raise
     return context
 
@@ -214,7 +214,7 @@ async def materialize(
 async def _introduce(
     context: SessionContext, setup: SessionSetup, state: plugin_state.SessionState, head: SessionHead
 ) -> None:
-    """Tell the protocol and the plugins that the session is there."""
+    """Notify the protocol and the plugins that the session was opened."""
     plugins = context.plugins
     here = ProtocolSessionContext(head.session_id)
     await plugins.ask_protocol("initialize_session", here)
@@ -234,7 +234,7 @@ async def _introduce(
 
 
 async def durable_state(store: SessionStore, head: SessionHead) -> plugin_state.SessionState:
-    """What the store has of a session's plugins and tools, also in mid-turn, and its code at a turn's end."""
+    """Return the stored state of plugins and tools, even in mid-turn, and of code after the last turn."""
     state = await read_state(store, head)
     turn = await store.open_turn_journal(head.session_id)
     if turn is None:
@@ -247,15 +247,15 @@ async def durable_state(store: SessionStore, head: SessionHead) -> plugin_state.
 
 
 def chartered_model(head: SessionHead) -> str:
-    """Return the model that the session was made with; empty if it has its agent's."""
+    """Return the model that the session was created with; empty if it uses its agent's."""
     policy = None if head.charter is None else head.charter.policy
     return "" if policy is None else policy.model
 
 
 def require_same_provider(head: SessionHead, model_id: str, *, used: bool = False) -> None:
-    """Raise `ProviderMismatch` if the session was talking to another provider than that of *model_id*.
+    """Raise `ProviderMismatch` if the session has used another provider than that of *model_id*.
 
-    A session without a history of its own may change over, unless it counts as *used*.
+    A session without a history of its own may change the provider, unless it counts as *used*.
     """
     persisted = chartered_model(head) or head.model
     fresh = head.depth == 0 or (head.forked_from is not None and head.revision == 0)

@@ -1,8 +1,9 @@
 """Observing a session: its committed nodes, then its live events.
 
-A cursor is a position in both: the depth of the last node, and the number of the last live event. Numbers of
-live events belong to one process (`epoch`); `EventRelay` brings those of other processes, under the same
-numbers. If the event is no longer kept, the observer gets a `Gap` and the committed nodes that followed.
+A cursor is a position in both: the depth of the last node, and the number of the last live event. Event
+numbers belong to one process (`epoch`); `EventRelay` relays the events of other processes under the same
+numbers. If events after the cursor are no longer kept, the observer gets a `Gap` and the nodes committed
+since.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ async def current_turn(
     state: session.CurrentState = "running"
     if record.state is session.TurnState.WAITING:
         state = "waiting"
-    elif not runs_here:  # it was interrupted if no process has it
+    elif not runs_here:  # it was interrupted if no live process owns it
         left = await store.unfinished(now_ms)
         state = "interrupted" if any(one.turn_id == record.turn_id for one in left) else "running"
     if driver is not None and runs_here:
@@ -67,7 +68,7 @@ async def current_turn(
 
 
 async def blocked_in(store: SessionStore, head: session.SessionHead) -> session.Blocked | None:
-    """Return why the next turn cannot run, while its turn has not ended or its input is still queued."""
+    """Return why the next turn cannot run, if that turn is still unfinished or its input still queued."""
     note = head.blocked
     if note is None:
         return None
@@ -96,7 +97,7 @@ async def messages_of_turn(store: SessionStore, record: session.TurnRecord) -> t
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """`str(cursor)` and `Cursor.parse` are its form for storage."""
+    """A position in a session. Use `str(cursor)` and `Cursor.parse` to store it."""
 
     depth: int = 0
     epoch: str = ""
@@ -122,7 +123,7 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class Observer:
-    """Follows one session from a cursor on."""
+    """An observer of one session, starting after a cursor."""
 
     def __init__(self, live: LiveSession, store: SessionStore, relay: EventRelay, poll_s: float) -> None:
         self._live = live
@@ -134,7 +135,7 @@ class Observer:
         bell = self._live.feed.listen(EventSignal())
         elsewhere = self._relay.watch(self._live.session_id, bell)
         try:
-            if cursor.epoch not in ("", self._relay.epoch):  # the process that it names may answer
+            if cursor.epoch not in ("", self._relay.epoch):  # the process that it names may respond
                 await elsewhere.answer(cursor.epoch, cursor.seq, min(self._poll_s, _ANSWER_S))
             before: Source | None = None
             while True:
@@ -182,7 +183,7 @@ class Observer:
             if isinstance(event, TurnCommitted):
                 last = event.depth - event.nodes
                 async for observed in self._committed(Cursor(depth, source.epoch, before), last):
-                    yield observed  # appended, or committed by another process, before this turn began
+                    yield observed  # appended before this turn began, or committed by another process
                 depth = event.depth
             before = seq
             yield Observed(event, Cursor(depth, source.epoch, seq))
@@ -194,7 +195,7 @@ class Observer:
         head = await self._store.head(self._live.session_id)
         if head is None or head.leaf is None:
             return
-        if head.depth < cursor.depth and last is None:  # the session was taken back
+        if head.depth < cursor.depth and last is None:  # the session was rewound
             yield Observed(Gap(), Cursor(head.depth, cursor.epoch, cursor.seq))
         if head.depth <= cursor.depth:
             return

@@ -1,12 +1,12 @@
-"""Exactly what the model received in each call of a turn, from the journal, the history and prompt records.
+"""The exact prompts of a turn's model calls, rebuilt from the journal, the history and prompt records.
 
 Theory of operation
 -------------------
 The journal is fed to a fresh machine up to each model call. The messages of the call are those before the
-turn and those of the machine, as plugins prepared them and as the protocol shows them to the model. The
+turn and those of the machine, after plugins have prepared them and the protocol has converted them. The
 outcome of the call names the `PromptRecord` with everything else.
 
-Rule: a call whose record is gone is left out: part of a prompt is not what the model received.
+Rule: a call whose record is missing is left out, because an incomplete prompt is not what the model received.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from standfast.protocols.code.executor import WrittenMessages
 from standfast.protocols.standard.model_call import with_inputs_named, with_shown_attachments
 
 _SEPARATOR: Final = 2
-"""The characters between two parts of a prompt."""
+"""The number of characters between two parts of a prompt."""
 
 
 async def model_prompts(store: SessionStore, head: SessionHead, turn: JournaledTurn) -> list[ModelPrompt]:
@@ -76,7 +76,7 @@ async def _record(store: SessionStore, digest: str) -> PromptRecord | None:
 
 
 class _Before(NamedTuple):
-    """The messages before the turn, and who says which part of a prompt that plugins have added to."""
+    """The messages before the turn, and the authors of the parts of a prompt that plugins have added to."""
 
     messages: list[Message]
     prompt_by: tuple[tuple[str, int], ...]
@@ -128,7 +128,7 @@ def _cut(prompt: str, by: tuple[tuple[str, int], ...]) -> list[PromptPart]:
 
 
 def as_read(messages: list[Message], reading: Reading) -> list[Message]:
-    """Return messages as the model reads them."""
+    """Return messages in the form in which the model reads them."""
     shown = with_shown_attachments(messages)
     match reading:
         case "":

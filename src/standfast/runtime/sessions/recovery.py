@@ -1,9 +1,9 @@
 """The runtime's background loop: resumes turns that can continue, fires triggers, starts queued inputs.
 
-Every second, and whenever something has changed, it looks for turns that can continue: those of dead
-processes and those with a wait that has ended. It resumes those whose agent is known here, because their
-session was opened here or the agent was passed to `Runtime(agents=[...])`. So recovery at start-up, timers,
-expiry and decisions of other processes are one thing.
+Every second, and after each change, it looks for turns that can continue: those of dead processes and those
+with a wait that has ended. It resumes the turns whose agent is known here, because their session was opened
+here or the agent was passed to `Runtime(agents=[...])`. So recovery at start-up, timers, expired approvals
+and decisions made in other processes are all handled in the same way.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.turn import Turn
 
 _OFFER_MS: Final = 1_000
-"""How long work that was offered to this process is not offered to others."""
+"""How long work that the store has offered to this process is not offered to others."""
 _DROP_EVERY_MS: Final = 3_600_000
 _MAX_LOOKED_AT: Final = 100
 _ENGINE_S: Final = 60.0
-"""How long turns that need an engine build which is not here are not asked for again."""
+"""How long to skip turns that need an engine build which is not available here."""
 
 
 class RecoveryLoop:
-    """Recovers the sessions of a directory; *recover_background* their tasks and monitors."""
+    """Recovers the turns of a directory's sessions; *recover_background* recovers tasks and monitors."""
 
     def __init__(
         self, directory: SessionDirectory, recover_background: Callable[[], Awaitable[None]]
@@ -40,7 +40,7 @@ class RecoveryLoop:
         self._engines_elsewhere: dict[str, float] = {}
         self._dropped_ms = -_DROP_EVERY_MS
         self.looked_s: float | None = None
-        """When the last round succeeded, by the monotonic clock."""
+        """When the last round succeeded, on the monotonic clock."""
 
     async def run(self) -> None:
         """Make a round after each change, and every `poll_s`, until the runtime closes."""
@@ -59,7 +59,7 @@ class RecoveryLoop:
 
     async def _make_rounds(self) -> None:
         directory = self._directory
-        while directory.is_open:  # a change can swallow the cancellation that comes with it
+        while directory.is_open:  # a simultaneous change can swallow the cancellation
             with contextlib.suppress(StoreError):  # the next round may succeed
                 await self.check_clock()
                 await self.recover()
@@ -67,14 +67,14 @@ class RecoveryLoop:
                 await self._recover_background()
                 await self._drop_journals()
                 self.looked_s = directory.services.clock.monotonic()
-            # Not `wait_for`: it forgets a cancellation that comes together with the change.
+            # Not `wait_for`, which loses a cancellation that arrives together with the change.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(directory.poll_s):
                     await directory.changed.wait()
             directory.changed.clear()
 
     async def _drop_journals(self) -> None:
-        """Delete the journals that were kept long enough: now, and every hour."""
+        """Delete the journals past their retention time, now and every hour."""
         services = self._directory.services
         now, keep_ms = services.clock.boot_ms(), services.settings.keep_journals_ms
         if self._directory.agents and keep_ms and now - self._dropped_ms >= _DROP_EVERY_MS:
@@ -82,7 +82,7 @@ class RecoveryLoop:
             self._dropped_ms = now
 
     async def recover(self) -> list[Turn[Any]]:
-        """Take up every unfinished turn that can continue and whose agent is known here."""
+        """Resume every unfinished turn that can continue and whose agent is known here."""
         if not (self._directory.agents or self._directory.sessions):
             return []
         leases, slots = self._directory.services.leases, self._directory.slots
@@ -91,7 +91,7 @@ class RecoveryLoop:
         if slots.is_limited and slots.has_room:
             return await self._claim_offers()
         left = await self._directory.store.unfinished(self._directory.now_ms(), lease_now_ms=leases.now_ms())
-        if slots.is_limited:  # only sessions below others can start
+        if slots.is_limited:  # only child sessions can start
             import random  # slow to import, and few runtimes limit their turns
 
             left = random.sample(left, min(len(left), _MAX_LOOKED_AT))
@@ -118,13 +118,13 @@ class RecoveryLoop:
         return [turn for turn in found if turn is not None]
 
     async def check_clock(self) -> None:
-        """See whether the time of day was set; if so, plan anew everything that was planned by it."""
+        """Check whether the system clock was set; if so, reschedule everything that depends on it."""
         services = self._directory.services
         offset_ms = services.clock.now_ms() - services.clock.boot_ms()
         known = self._clock_offset_ms
         if known is not None and abs(offset_ms - known) <= CLOCK_TOLERANCE_MS:
             return
-        with contextlib.suppress(StoreError):  # it may be for reading only
+        with contextlib.suppress(StoreError):  # the store may be read-only
             seen = await services.store.see_clock(boot_id(), offset_ms)
             services.leases.offset_ms = seen.lease_offset_ms
             if triggers := await services.store.triggers():
@@ -164,5 +164,5 @@ class RecoveryLoop:
         turn = live.turn_of(record.turn_id)
         turn.start().add_done_callback(free)
         if not self._directory.slots.is_limited:
-            live.queue.drain()  # what was queued behind it
+            live.queue.drain()  # run the inputs queued behind it
         return turn

@@ -1,18 +1,20 @@
-"""Live events of sessions that run in other processes, by the announcements of the store.
+"""The event relay: live events of sessions that run in other processes, sent as announcements of the store.
 
 Theory of operation
 -------------------
-A process that observes a session announces that it watches it, and repeats that. The process that runs the
-session then announces the events that its feed keeps and those that follow, several at a time; nothing is
-announced of sessions that no other process watches. The observing process keeps them in a `LiveFeed` of its
-own, under the numbers and the epoch of the process they come from, so a cursor means the same everywhere.
-A process that begins to listen announces that, and those that watch sessions say so again: it may be about to
-run them.
+A process that observes a session announces periodically that it watches it. The process that runs the session
+then announces the events that its feed keeps and those that follow, in batches; sessions that no other
+process watches are not announced. The observing process stores the events in a `LiveFeed` of its own, under
+the numbers and the epoch of the process they come from, so a cursor means the same in every process.
+
+A process that begins to listen announces that, and processes that watch sessions repeat their announcements,
+because the new process may be about to run these sessions.
 
 Rules
 -----
 1. An event that is too large for an announcement is announced as a `Gap`; it can be read once its turn ends.
-2. Announcements can get lost. A number that is missing empties the feed: reading on from before is `Missed`.
+2. Announcements can get lost. A missing number empties the feed: reading from an earlier position is
+   `Missed`.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Batch(HoldsSessionIds, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A feed and the process whose numbers it has."""
+    """A feed, and the process whose event numbers it has."""
 
     epoch: str
     feed: LiveFeed
@@ -64,23 +66,23 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class WatchedSession:
-    """A session that other processes may run, as its observers here see it."""
+    """A session that other processes may run, watched by observers in this process."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._heard_s = -_SILENT_S
         self.bells: list[EventSignal] = []
         self.source: Source | None = None
-        """The process whose events came last."""
+        """The feed of the process whose events arrived last."""
 
     @property
     def is_running(self) -> bool:
-        """Whether a turn runs elsewhere, as far as is known."""
+        """Whether, as far as is known, another process is running a turn."""
         recent = self._clock() - self._heard_s < _SILENT_S
         return recent and self.source is not None and not self.source.is_at_rest
 
     async def answer(self, epoch: str, seq: int, timeout_s: float) -> None:
-        """Wait until the events of *epoch* after *seq* are here, if that process still has them."""
+        """Wait until the events of *epoch* after *seq* have arrived, if that process still has them."""
         bell = EventSignal()
         self.bells.append(bell)
         with contextlib.suppress(TimeoutError):
@@ -98,10 +100,10 @@ class WatchedSession:
             return False
 
     def accept(self, batch: Batch) -> None:
-        """Take events that were announced; those that are known already are left out."""
+        """Store announced events, except those that are already known."""
         kept: list[tuple[int, Event]] = []
         feed = None if self.source is None or self.source.epoch != batch.epoch else self.source.feed
-        if feed is None or batch.first <= feed.oldest():  # events from before those that are known
+        if feed is None or batch.first <= feed.oldest():  # earlier events than the known ones
             kept = [] if feed is None else feed.since(feed.oldest())
             feed = LiveFeed(self._clock, batch.first - 1)
             self.source = Source(batch.epoch, feed)
@@ -113,7 +115,7 @@ class WatchedSession:
 
 
 class _Announcer(EventSignal):
-    """Announces the events of one session that runs here, until its watchers are gone."""
+    """Announces the events of one session that runs here, until no process watches it."""
 
     __slots__ = ("_feed", "_relay", "_session_id", "_timer", "_unsent", "until_s")
 
@@ -129,7 +131,7 @@ class _Announcer(EventSignal):
             self._timer = asyncio.get_running_loop().call_later(_BATCH_S, self.send)
 
     def send(self, *, all_kept: bool = False) -> None:
-        """Announce the events that were not; with *all_kept*, all that the feed has."""
+        """Announce the events that were not announced yet; with *all_kept*, all that the feed has."""
         self._timer = None
         after = self._feed.oldest() if all_kept else max(self._unsent, self._feed.oldest())
         self._unsent = self._feed.last_seq
@@ -138,7 +140,7 @@ class _Announcer(EventSignal):
 
 
 class EventRelay:
-    """The announcements that a runtime makes and hears. Used on its loop."""
+    """The announcements that a runtime sends and receives. Used on its loop."""
 
     def __init__(self, store: SessionStore, epoch: str, clock: Callable[[], float]) -> None:
         self.epoch = epoch
@@ -164,14 +166,14 @@ class EventRelay:
                 while heard:
                     self._hear(*heard.popleft())
             finally:
-                if heard:  # after an error the others are taken in all the same
+                if heard:  # process the others even after an error
                     loop.call_soon(take_in)
 
         def hear(text: str) -> None:
             kind, _, body = text.partition(" ")
             if kind in ("", _LISTENING, _WATCH, _LIVE):
                 heard.append((kind, body))
-                if len(heard) == 1:  # or the loop is going to take it in with those before
+                if len(heard) == 1:  # otherwise the loop is already scheduled to process them
                     with contextlib.suppress(RuntimeError):  # the loop is closed
                         loop.call_soon_threadsafe(take_in)
 
@@ -184,12 +186,12 @@ class EventRelay:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def watch(self, session_id: str, bell: EventSignal) -> WatchedSession:
-        """Ask for the events of a session, and ring *bell* when some have come, until `leave`."""
+        """Request the events of a session, and signal *bell* when some arrive, until `leave`."""
         found = self._watched.get(session_id)
         if found is None:
             found = self._watched[session_id] = WatchedSession(self._clock)
             self._start(self._keep_watching(session_id))
-        if self._is_connected:  # else it is asked for once the answer can be heard
+        if self._is_connected:  # otherwise they are requested once connected
             self._ask(session_id)
         found.bells.append(bell)
         return found
@@ -202,7 +204,7 @@ class EventRelay:
                 del self._watched[session_id]
 
     def feed_made(self, session_id: str, feed: LiveFeed) -> None:
-        """Announce the events of a session whose feed begins, if another process watches it."""
+        """Announce the events of a session whose feed was just created, if another process watches it."""
         if self.wanted.get(session_id, 0.0) > self._clock():
             self._attach(session_id, feed)
 
@@ -220,7 +222,7 @@ class EventRelay:
             self._ask(session_id, whole=False)
 
     def _ask(self, session_id: str, *, whole: bool = True) -> None:
-        """Say that a session is watched; with *whole*, ask for the events that are kept of it."""
+        """Announce that a session is watched; with *whole*, request all its kept events."""
         self.announce(_WATCH, (session_id, self.epoch, whole))
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
@@ -229,13 +231,13 @@ class EventRelay:
         task.add_done_callback(self._tasks.discard)
 
     def _hear(self, kind: str, body: str) -> None:
-        if not kind:  # announcements are heard from now on, for the first time or again
+        if not kind:  # the connection to the store was made, for the first time or again
             self._is_connected = True
             self.announce(_LISTENING, self.epoch)
             for session_id in self._watched:
                 self._ask(session_id)
             return
-        with contextlib.suppress(msgspec.DecodeError):  # of another release
+        with contextlib.suppress(msgspec.DecodeError):  # sent by another release
             if kind == _LISTENING:
                 if msgspec.json.decode(body, type=str) != self.epoch:
                     for session_id in self._watched:

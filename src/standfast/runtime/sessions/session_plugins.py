@@ -1,7 +1,7 @@
-"""The plugins and tools of a session, as a host program may read and change them.
+"""The plugins and tools of a session, for host programs that read and change them.
 
-Rule: a change between turns is durable when the call returns; one during a turn, with that turn's next write.
-While a turn waits, or another process runs one, nothing can be changed.
+Rule: a change between turns is durable when the call returns; a change during a turn, with that turn's next
+write. While a turn waits, or another process runs one, changes are refused.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from standfast.tools.tool_table import ToolProvider
 T = TypeVar("T")
 
 SpawnTask = Callable[[str, TaskSpec, SessionTask], Awaitable[TaskRecord]]
-"""Runs something as a task of a session."""
+"""Runs a function as a task of a session."""
 
 
 class PluginInfo(msgspec.Struct, frozen=True):
     """One plugin of a session: its hooks, slots, tools and actions, and its options.
 
-    `options` has the numbers and flags among them, and everything that the session was given. Other texts are
-    left out: they may be secrets.
+    `options` contains numbers, flags and the options that were passed for the session. Other strings are left
+    out, because they may be secrets.
     """
 
     id: str
@@ -60,7 +60,7 @@ class PluginInfo(msgspec.Struct, frozen=True):
 
 
 class HookInfo(msgspec.Struct, frozen=True):
-    """A hook of a plugin. Kinds that are ordered by `priority` run the highest first."""
+    """A hook of a plugin. Where hooks are ordered by `priority`, the highest runs first."""
 
     kind: str
     plugin_id: str
@@ -68,7 +68,7 @@ class HookInfo(msgspec.Struct, frozen=True):
 
 
 class ActionTarget(TypedDict, total=False):
-    """The session that an action works on: by default the current one."""
+    """The session that an action works on, by default the current one."""
 
     session_id: str | None
     default_to_current_session: bool
@@ -85,7 +85,10 @@ class _SessionChanges:
 
     @contextlib.asynccontextmanager
     async def _changing(self) -> AsyncIterator[SessionContext]:
-        """Let one caller at a time change the session, and store it. A running turn stores changes itself."""
+        """Let one caller at a time change the session, then store it.
+
+        A running turn stores changes itself.
+        """
         live, store = self._live, self._services.store
         alone = live.changes if live.driver is None else contextlib.nullcontext()
         async with alone:
@@ -112,7 +115,7 @@ class SessionTools(_SessionChanges):
     """The tools of a session."""
 
     async def catalog(self) -> list[dict[str, Any]]:
-        """Return what the model sees of them, as JSON, the caller's to change."""
+        """Return the tools that the model sees, as a new list of JSON objects."""
         context = await self._live.current()
         await context.prepare()
         return context.tool_catalog()
@@ -121,11 +124,14 @@ class SessionTools(_SessionChanges):
         return (await self._live.current()).tool_registry.generation
 
     async def state(self) -> ToolState:
-        """Return the session's decisions about its tools, including orphans."""
+        """Return the session's tool settings, including those of orphaned tools."""
         return (await self._live.current()).plugins.tool_registry.export_state()
 
     async def apply_state(self, state: ToolState) -> int:
-        """Decide otherwise; `GenerationMismatch` if *state* is of another generation. Returns the new one."""
+        """Replace the tool settings; return the new generation.
+
+        Raise `GenerationMismatch` if *state* is of another generation.
+        """
         return await self._decide(lambda _: state)
 
     async def _decide(self, change: Callable[[ToolState], ToolState]) -> int:
@@ -138,16 +144,16 @@ class SessionTools(_SessionChanges):
     async def set_availability(
         self, names: Sequence[str] | str, availability: ToolAvailability | str | None
     ) -> int:
-        """Set the availability of tools; None: as their source says."""
+        """Set the availability of tools; None restores that of their source."""
         chosen = None if availability is None else _availability(availability)
         return await self._decide(lambda state: state.with_availability(_names(names), chosen))
 
     async def set_members(self, names: Sequence[str] | str, member: bool) -> int:
-        """Put tools into the catalog or take them out of it."""
+        """Add tools to the catalog or remove them from it."""
         return await self._decide(lambda state: state.with_members(_names(names), member))
 
     async def add_source(self, name: str, provider: ToolProvider) -> int:
-        """Connect a source of tools, or another one under its name; conflicts are refused."""
+        """Connect a tool source, replacing one of the same name; refuse conflicting tools."""
         if name in (REGISTERED, CONTEXT) or name.startswith("plugin:"):
             raise InvalidArgument(f"{name!r} cannot be the name of a source", hint="choose another name")
         async with self._changing() as context:
@@ -158,11 +164,11 @@ class SessionTools(_SessionChanges):
         return generation
 
     async def remove_source(self, name: str) -> int:
-        """Disconnect a source. Its tools are kept as orphans, and come back with it."""
+        """Disconnect a source. The settings of its tools are kept, and apply again when it is reconnected."""
         async with self._changing() as context:
             if name not in self._live.setup.sources:
                 known = ", ".join(self._live.setup.sources) or "none"
-                raise InvalidArgument(f"there is no source {name!r}", hint=f"the connected ones are: {known}")
+                raise InvalidArgument(f"source {name!r} is not connected", hint=f"connected: {known}")
             generation = context.plugins.tool_registry.remove(name)
             self._live.setup = self._live.setup.with_source(name, None)
             await context.refresh_tool_catalog()
@@ -182,8 +188,8 @@ class SessionTools(_SessionChanges):
     ) -> bool:
         """Override which tools the model sees, after all plugins; return False if nothing changes.
 
-        It holds in this process, also for forks of the session and for sessions that inherit its plugins. The
-        session's authority is applied after it.
+        The overlay applies in this process, including forks of the session and sessions that inherit its
+        plugins. The session's authority is applied after it.
         """
         levels = {name: _availability(level) for name, level in (availability or {}).items()}
         overlay = ToolCatalogContribution(levels, frozenset(_names(hidden)))
@@ -209,7 +215,7 @@ class SessionPlugins(_SessionChanges):
         self._spawn = spawn
 
     async def installed(self) -> list[PluginInfo]:
-        """Return what each plugin brings, in order."""
+        """Return the plugins and their contributions, in order."""
         plugins = (await self._live.current()).plugins
         contributions = plugins.contributions
         return [
@@ -252,7 +258,7 @@ class SessionPlugins(_SessionChanges):
         return (await self._live.current()).plugins.plugin_actions()
 
     async def invoke(self, name: str, arguments: Json = None, **where: Unpack[ActionTarget]) -> Json:
-        """Call an action with JSON and return JSON.
+        """Call an action with JSON arguments and return its JSON answer.
 
         It works on the session *session_id*, or by default on this one. An action of kind `task` runs in the
         background as a task of the session: its record is returned, and its answer is the record's `result`.
@@ -272,7 +278,10 @@ class SessionPlugins(_SessionChanges):
         answer: type[T] | Any = Any,
         **where: Unpack[ActionTarget],
     ) -> T:
-        """Call an action with values and return one of type *answer*, or a task's record. See `invoke`."""
+        """Call an action with a typed argument; return a value of type *answer*, or a task's record.
+
+        See `invoke`.
+        """
         value: T = await self._perform(
             name,
             arguments,
@@ -288,7 +297,10 @@ class SessionPlugins(_SessionChanges):
         where: ActionTarget,
         perform: Callable[[PluginSession], Awaitable[Any]],
     ) -> Any:
-        """Start an action of kind `task`, or perform another one; only queries run during a change."""
+        """Start an action of kind `task`, or perform one of another kind.
+
+        Only queries run during a change.
+        """
         session_id = where.get("session_id")
         if session_id is not None and await self._services.store.head(session_id) is None:
             raise UnknownSession(name, f"was called for session {session_id[:80]!r}, which does not exist")
@@ -334,7 +346,7 @@ class SessionPlugins(_SessionChanges):
     async def configure(self, **changes: Any) -> SessionPolicy:
         """Change the settings from the next turn on, in this process, as far as plugins allow.
 
-        The model must be of the same provider: `ProviderMismatch`. `limits=None` are the agent's own.
+        Raise `ProviderMismatch` if the model is of another provider. `limits=None` restores the agent's own.
         """
         context = await self._live.current()
         before = context.policy
@@ -345,7 +357,7 @@ class SessionPlugins(_SessionChanges):
             check_bounds(wanted)
             wanted = msgspec.convert(msgspec.to_builtins(wanted), SessionPolicy)
         except (TypeError, msgspec.ValidationError) as error:
-            raise InvalidArgument(f"a session cannot be configured like this: {error}") from None
+            raise InvalidArgument(f"the session settings are invalid: {error}") from None
         head = await self._services.store.head(self._live.session_id)
         if head is not None:
             require_same_provider(head, wanted.model, used=True)
@@ -356,7 +368,7 @@ class SessionPlugins(_SessionChanges):
         return context.policy
 
     async def apply_extension(self, extension: Json) -> None:
-        """Pass *extension* to the session's protocol; `ProtocolError` if it takes none like this."""
+        """Pass *extension* to the session's protocol, which may refuse it with `ProtocolError`."""
         clean, _ = to_json(extension)
         async with self._changing() as context:
             await context.plugins.ask_protocol("apply_session_extension", clean)
@@ -365,7 +377,10 @@ class SessionPlugins(_SessionChanges):
 async def append_nodes(
     live: LiveSession, services: RuntimeServices, payloads: Sequence[Payload], requires: str | None
 ) -> SessionHead:
-    """Add nodes; `StaleBranch` if *requires* is not on the active path. If the protocol fails, they stay."""
+    """Append nodes; raise `StaleBranch` if *requires* is not on the active path.
+
+    If the protocol fails to process them, its error is raised, but the nodes are kept.
+    """
     now = services.clock.now_ms()
     entries = []
     for payload in payloads:
@@ -386,7 +401,7 @@ async def append_nodes(
         try:
             await context.plugins.ask_protocol("append_session_nodes", here, payloads)
         except PluginFailed as error:
-            error.hint = f"the nodes were added, up to {head.leaf}: do not append them again"
+            error.hint = f"do not append the nodes again: they were added, up to {head.leaf}"
             raise
     return head
 
@@ -416,7 +431,7 @@ def _availability(value: ToolAvailability | str) -> ToolAvailability:
         return ToolAvailability(value)
     except ValueError:
         known = ", ".join(ToolAvailability)
-        raise InvalidArgument(f"{value!r} is not an availability", hint=f"it is one of {known}") from None
+        raise InvalidArgument(f"{value!r} is not an availability", hint=f"use one of {known}") from None
 
 
 __all__ = ["PluginInfo", "SessionPlugins", "SessionTools", "append_nodes", "as_options"]

@@ -2,18 +2,18 @@
 
 Theory of operation
 -------------------
-A machine that is fed the inputs of a turn decides the same again. So the steps of a turn follow from its
-journal, and a fork in the middle of a turn is a new session over the history before the turn, with an
-unfinished turn whose journal is the beginning of the old one. The process that resumes it replays that
-beginning and continues, as after a crash.
+A machine that is fed the inputs of a turn again makes the same decisions. So the steps of a turn can be
+derived from its journal, and a fork in the middle of a turn is a new session over the history before the
+turn, with an unfinished turn whose journal is the beginning of the old one. The process that resumes it
+replays that beginning and continues, as after a crash.
 
 Rules
 -----
 1. The fork's turn is another turn: its id is new, and so are the idempotency keys and tokens of its calls.
-2. A call that had no result at that input is executed by the fork, and asks again if it asked: decisions,
-   timers and completions belong to the turn that waited for them.
-3. What the replayed model calls used was paid for by the original turn, and is not counted again.
-4. Variables and plugins have the state that they had after that input; what follows it is not needed.
+2. A call that had no result at that input is executed by the fork, and requests approval again if it did
+   before: decisions, timers and completions belong to the turn that waited for them.
+3. The usage of the replayed model calls was charged to the original turn, and is not counted again.
+4. Variables and plugins have the state that they had after that input.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _replace = msgspec.structs.replace
 
 
 async def find_journal(store: SessionStore, session_id: str, turn_id: str) -> JournaledTurn:
-    """Return a turn of a session with its journal; `TurnNotFound`, `JournalNotKept`."""
+    """Return a turn of a session with its journal. Errors: `TurnNotFound`, `JournalNotKept`."""
     found = await store.turn_journal(turn_id)
     if found is not None and found.record.session_id == session_id:
         return found
@@ -69,7 +69,7 @@ async def find_journal(store: SessionStore, session_id: str, turn_id: str) -> Jo
 
 
 def journal_steps(turn: JournaledTurn) -> list[JournalStep]:
-    """Return the steps of a turn, in the order in which its machine was fed."""
+    """Return the steps of a turn, in the order of its machine's inputs."""
     machine, steps = TurnMachine(), list[JournalStep]()
     for number, given in enumerate(_inputs(turn), start=1):
         said = len(machine.messages)
@@ -98,7 +98,7 @@ def _inputs(turn: JournaledTurn) -> list[inputs.Input]:
 
 
 def _facts(command: commands.Command) -> dict[str, Json]:
-    """Return a command as JSON, without what the steps before it have."""
+    """Return a command as JSON, without the data that earlier steps already contain."""
     facts: dict[str, Json] = {"command": _NAMES[type(command)]}
     match command:
         case commands.RunTool(call=call, attempt=attempt):
@@ -146,10 +146,10 @@ async def fork_in_turn(
     edit: JournalEdit | None,
     now_ms: int,
 ) -> SessionHead:
-    """Make a session that stands after input *number* of a turn, as *edit* has it, and return its head.
+    """Create a session that continues after input *number* of a turn, changed by *edit*; return its head.
 
     Its turn is unfinished: a process that knows the agent resumes it. Errors: those of `find_journal`,
-    `SessionExists`, `InvalidArgument` if there is no such input or it cannot be edited so.
+    `SessionExists`, and `InvalidArgument` if the input does not exist or cannot be edited in this way.
     """
     head = await store.head(session_id)
     if head is None:
@@ -195,7 +195,7 @@ async def fork_in_turn(
 def _beginning(
     turn: JournaledTurn, number: int, edit: JournalEdit | None, turn_id: str
 ) -> tuple[bytes, tuple[JournalEntry, ...]]:
-    """Return the first input and the journal of another turn that stands after input *number* of this one."""
+    """Return the first input and journal of a new turn that continues after input *number* of this one."""
     given = _inputs(turn)
     if not 1 <= number <= len(given):
         raise InvalidArgument(
@@ -229,7 +229,7 @@ def _beginning(
 
 
 def _wait_of(given: inputs.Input) -> str | None:
-    """Return the wait that an input is about."""
+    """Return the id of the wait that an input opens or ends, if any."""
     match given:
         case inputs.WaitOpened(wait=wait):
             return wait.wait_id
@@ -254,7 +254,7 @@ def _cells(fed: Sequence[inputs.Input]) -> set[int]:
 
 
 def _edited(given: inputs.Input, edit: JournalEdit, cells: set[int]) -> inputs.Input:
-    """Return a result or a reply as *edit* has it."""
+    """Return a result or a reply, changed by *edit*."""
     if isinstance(given, inputs.ModelReplied) and (edit.text is not None or edit.calls):
         calls = tuple(
             RequestedCall(name=one.name, arguments=msgspec.json.encode(one.arguments).decode())
@@ -278,13 +278,13 @@ def _edited(given: inputs.Input, edit: JournalEdit, cells: set[int]) -> inputs.I
             at_ms=given.at_ms, call_id=given.call_id, value=value, error=error, record=record
         )
     raise InvalidArgument(
-        f"a {type(given).__struct_config__.tag} cannot be edited so",
+        f"a {type(given).__struct_config__.tag} cannot be edited in this way",
         hint="edit `value` or `error` of a tool_settled, or `text` and `calls` of a model_replied",
     )
 
 
 def states_after(journal: Sequence[JournalEntry], count: int) -> list[JournalEntry]:
-    """Return the states that held after the first *count* inputs of a journal, and before the next one."""
+    """Return the states that were current after the first *count* inputs of a journal."""
     states: dict[str, JournalEntry] = {}
     seen = 0
     later: dict[str, JournalEntry] = {}
@@ -292,7 +292,7 @@ def states_after(journal: Sequence[JournalEntry], count: int) -> list[JournalEnt
         seen += entry.kind == "input"
         key = entry.key.rpartition("@")[0] if entry.kind == "past" else entry.key
         if entry.kind in ("past", "state") and seen > count:
-            later.setdefault(key, entry)  # a `past` is what held before it; a `state` alone tells nothing
+            later.setdefault(key, entry)  # a `past` is the state before it; a `state` alone does not tell
         elif entry.kind == "state":
             states[key] = entry
     for key, entry in later.items():

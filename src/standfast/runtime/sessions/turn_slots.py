@@ -1,12 +1,13 @@
-"""How many turns this process runs at once, of which queues.
+"""The slots that limit how many turns of which queues this process runs concurrently.
 
 Theory of operation
 -------------------
-Every turn that no caller started takes a slot: one that is resumed, and the queued inputs of one session,
-which run one after the other. Without a free slot nothing is claimed, so that another worker can; when a slot
-is freed, the background loop looks for work again. A turn that a caller starts takes none.
+Every turn that no caller started takes a slot: each resumed turn, and the queued inputs of one session, which
+run one after the other. Without a free slot nothing is claimed, so that another worker can claim it; when a
+slot is freed, the background loop looks for work again. A turn that a caller starts takes no slot.
 
-Rule: a session below another one takes no slot. The turn above it may wait for it, and holds one.
+Rule: a turn of a child session takes no slot, because the parent's turn, which may wait for it, already has
+one.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from typing import Any, Final
 from standfast.runtime.agent_definition import AgentDefinition
 
 Free = Callable[[object], None]
-"""Frees a slot; a callback of the task that has it."""
+"""Frees a slot; used as a done callback of the task that has it."""
 
 
 _MANY: Final = 1_000
 
 
 class TurnSlots:
-    """Without arguments, as many turns run as there are.
+    """The slots of one process. Without arguments, the number of turns is not limited.
 
     Args:
-        total: how many turns run at once.
-        queues: the queues that turns are claimed from, each with its own limit; None for all queues.
+        total: how many turns may run concurrently.
+        queues: the queues from which turns are claimed, each with its own limit; None means all queues.
     """
 
     def __init__(self, total: int | None = None, queues: Mapping[str, int | None] | None = None) -> None:
         self.total = total
         self.queues = queues
         self.is_closed = False
-        """Whether nothing is claimed any more."""
+        """Whether this process no longer claims turns."""
         self.running = 0
         self.freed: Callable[[], None] = lambda: None
         """Called when a slot was freed and others may be waiting for one."""
@@ -72,7 +73,7 @@ class TurnSlots:
 
     def take(self, agent: AgentDefinition[Any, Any] | None, *, below: bool = False) -> Free | None:
         """Take a slot for a turn of *agent*, also in a session *below* another; None if it must not start."""
-        if agent is None or (below and not self.is_closed):  # without an agent, the turn reports that
+        if agent is None or (below and not self.is_closed):  # without an agent, the turn itself reports that
             return lambda task: None
         if not self.admits(agent):
             return None
@@ -89,7 +90,7 @@ class TurnSlots:
         return free
 
     async def drain(self, timeout_s: float) -> bool:
-        """Claim nothing more and wait for the turns that run; return whether all have ended in time."""
+        """Stop claiming and wait for the running turns; return whether all have ended in time."""
         self.is_closed = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

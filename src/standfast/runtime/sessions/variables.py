@@ -1,7 +1,7 @@
-"""The variables of a session's code, described by its engine: as they are now, or around one cell.
+"""The variables of a session's code, described by its engine: the current ones, or those around one cell.
 
-The journal has the state after each cell but the last, and what it replaced; of a runtime that keeps no
-journals of ended turns, only the newest state. The store has the states before and after a turn.
+The journal has the state after each cell except the last, and the state that it replaced; if journals are not
+kept, only the newest state. The store has the states before and after a turn.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from standfast.protocols.code.memory import read_memory
 from standfast.runtime.sessions.time_travel import find_journal, states_after
 
 _GONE: Final = "gone"
-"""In place of a state that was pruned."""
+"""A marker for a state that was pruned."""
 _OPEN: Final = "open"
-"""In place of the state after a turn that has not ended."""
+"""A marker for the state after a turn that has not ended."""
 
 Execution = PluginSnapshotEntry | Literal["gone", "open"] | None
-"""A stored state of code, or why there is none; None for code that has no variables."""
+"""A stored state of code, or the reason why there is none; None for code that has no variables."""
 
 
 class _TurnStates(NamedTuple):
@@ -44,7 +44,7 @@ class _TurnStates(NamedTuple):
 
 
 class _CellPlaces(NamedTuple):
-    """How many inputs the journal had when a cell began, and when it had ended; whether it is at an end."""
+    """How many inputs the journal had when a cell began and when it ended, and whether it has ended."""
 
     begun: int | None
     ended: int | None
@@ -104,7 +104,7 @@ async def _turn_states(store: SessionStore, head: SessionHead, turn_id: str) -> 
 
 
 def _places(turn: JournaledTurn, call_id: int) -> _CellPlaces:
-    """Find where a cell began and ended."""
+    """Return the positions in the journal at which a cell began and ended."""
     machine = TurnMachine()
     begun = ended = first = last = None
     for place, given in enumerate(journaled_inputs(turn.record.turn_id, turn.input, turn.journal)):
@@ -134,7 +134,7 @@ async def _described(services: RuntimeServices, entry: Execution) -> tuple[Varia
         return ()
     if not isinstance(entry, PluginSnapshotEntry):
         return None
-    from standfast.sandbox.inspection import inspect_state  # only sessions with code need it
+    from standfast.sandbox.inspection import inspect_state  # needed only by sessions with code
 
     memory = read_memory(read_execution(entry, await fetch_blobs(services.store, [entry], only=STATE)))
     return await services.threads.run(

@@ -1,1 +1,1 @@
-"""How one turn is run in this process: from its input to its end, or to where it waits."""
+"""The execution of one turn in this process, from its input until it ends or parks."""

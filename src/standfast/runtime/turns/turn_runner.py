@@ -1,19 +1,19 @@
-"""Runs the turns of one session in this process, one after the other.
+"""The turn runner: runs the turns of one session in this process, one after the other.
 
 Theory of operation
 -------------------
-A turn begins with one transaction (its input, the lease) and ends with one (its nodes, the head). Between
-them the driver does the work. The frame that the model sees is cached from turn to turn and read again only
-if another process has moved the session's leaf.
+One transaction begins a turn (input, lease) and one ends it (nodes, head). Between them the driver does the
+work. The messages of the current frame are cached between turns, and read again only if another process has
+moved the session's leaf.
 
 Rules
 -----
 1. A session runs one turn at a time: within this process by a lock, among processes by the lease.
-2. An unfinished turn comes first. Only the agent that it belongs to resumes it.
-3. A turn that breaks with an error of ours or of the store stays unfinished: its lease is given back, and it
+2. An unfinished turn is resumed before a new one begins, and only by the agent that it belongs to.
+3. A turn that fails with an internal error or a store error stays unfinished: its lease is released, and it
    can be resumed.
 4. Whether a turn can run here (its agent, its deps, the tools of approved calls) is checked before anything
-   of it is journaled: `TurnNotRunnable` leaves it as it was.
+   of it is journaled: after `TurnNotRunnable` it is unchanged.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ class TurnRunner:
         self._agent = prepared.agent
         self._spans: TurnSpans | None = None
         self._context: TurnContext | None = None
-        """The turn that is driven, or the last one that was."""
+        """The context of the running turn, or of the last one."""
 
     async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
-        """Run a new turn from its input to its end, or to where it waits."""
+        """Run a new turn from its input until it ends or parks."""
         assert turn.request is not None
         async with self._live.lock:
             held = await self._dependencies(turn.turn_id, turn.request.deps)
@@ -130,26 +130,26 @@ class TurnRunner:
                 if held is not NO_DEPS:
                     await self._release(held)
             record = begun.record
-            if record.state is TurnState.RUNNING:  # a turn under the same idempotency key
+            if record.state is TurnState.RUNNING:  # an earlier turn has the same idempotency key
                 return await self._take_up(turn, Backoff(math.inf))
             assert record.summary is not None
             said = await messages_of_turn(self._services.store, record)
             return await self._result(turn, record.summary, said)
 
     async def resume(self, turn: Turn[Any]) -> TurnResult[Any]:
-        """Continue a turn that waits or was interrupted."""
+        """Resume a turn that is waiting or was interrupted."""
         async with self._live.lock:
             return await self._take_up(turn, Backoff(self._services.settings.busy_timeout_ms / 1000))
 
     def require_runnable(self, record: TurnRecord) -> None:
-        """Raise `TurnNotRunnable` if the turn's agent is unknown here, or has no source of deps it needs."""
+        """Raise `TurnNotRunnable` if the turn's agent is unknown here, or its deps have no source."""
         runner = self._runner_of(record)
         given = self._live.deps_of(record.turn_id)
         if given is None and runner._factory() is None and runner._agent.needs_deps:
             raise deps_missing(runner._agent, record.turn_id)
 
     async def _dependencies(self, turn_id: str, given: Any) -> HeldDeps:
-        """Return the deps of a turn: *given*, or made by a factory; `DepsMissing` if the agent needs some."""
+        """Return the deps of a turn: *given*, or those from a factory. May raise `DepsMissing`."""
         agent = self._agent
         if given is not None:
             return HeldDeps(given)
@@ -176,7 +176,7 @@ class TurnRunner:
         return held
 
     def _factory(self) -> OwnedFactory | None:
-        """Return the factory of deps here: the agent's, that of the agent above it, or the runtime's."""
+        """Return the deps factory to use: the agent's, that of the agent above it, or the runtime's."""
         agent, services = self._agent, self._services
         if agent.deps is not None:
             return OwnedFactory(agent.deps, f"agent {agent.name!r}")
@@ -200,7 +200,10 @@ class TurnRunner:
         return runner, await runner._dependencies(turn.turn_id, given)
 
     def _runner_of(self, record: TurnRecord) -> TurnRunner:
-        """Return a runner with the turn's agent, mostly this one; `WrongAgent` if it is unknown here."""
+        """Return a runner with the turn's agent, usually this one.
+
+        Raise `WrongAgent` if it is unknown here.
+        """
         here = self._agent
         needed = "" if record.summary is None else record.summary.engine
         if needed and needed != (found := self._services.engines.build(needed.partition(" ")[0])):
@@ -210,7 +213,7 @@ class TurnRunner:
         owner = self._directory.known_agent(record.agent)
         if owner is None:
             raise WrongAgent(
-                f"turn {record.turn_id} belongs to agent {record.agent!r}, and this is agent {here.name!r}",
+                f"turn {record.turn_id} belongs to agent {record.agent!r}, but this is agent {here.name!r}",
                 turn_id=record.turn_id,
                 owner=record.agent,
                 hint=f"open the session with agent {record.agent!r} or pass it to Runtime(agents=[...]); "
@@ -219,9 +222,10 @@ class TurnRunner:
         return TurnRunner(self._live, self._directory, self._directory.prepared(owner))
 
     async def _own_context(self, taken: Takeover, replayed: Replayed, ended: EndedWaits) -> SessionContext:
-        """The session in the middle of the turn; `WrongAgent` if another agent of the same name began it.
+        """Return the session's context in the middle of the turn.
 
-        That is one on another provider, or one that has a tool whose call was approved or is under way.
+        Raise `WrongAgent` if another agent of the same name began the turn: one with another provider, or
+        with a tool that this agent lacks and whose call was approved or has begun.
         """
         agent, turn_id = self._agent, taken.record.turn_id
         try:
@@ -241,7 +245,7 @@ class TurnRunner:
         return context
 
     async def _under(self, lease: Lease, work: Awaitable[Driven], waited: TurnRecord | None = None) -> Driven:
-        """Do *work* under a lease, given back if it fails; a *waited* turn that cannot run waits again."""
+        """Await *work*; if it fails, release the lease, or park a *waited* turn that cannot run here."""
         self._spans = None
         try:
             return await work
@@ -259,7 +263,7 @@ class TurnRunner:
     async def _begin(
         self, turn: Turn[Any], request: TurnRequest, owner: str, deps: Any
     ) -> tuple[Begun | Repeated | None, list[TurnStarted]]:
-        """Make the turn durable, and return its first input as well; None if it was withdrawn before that."""
+        """Begin the turn in the store and return it with its first input; None if it was withdrawn before."""
         context = await self._live.context(prepared=self._prepared)
         if request.extension is not None:
             await context.plugins.ask_protocol("validate_turn_extension", request.extension)
@@ -275,9 +279,9 @@ class TurnRunner:
             layer = await with_instructions(request.prompt, self._agent.instructions, ctx, self._services)
             request = msgspec.structs.replace(request, prompt=layer)
         if not context.is_static:
-            await context.prepare()  # a catalog that cannot be made fails before there is a turn
+            await context.prepare()  # if the catalog cannot be built, fail before the turn begins
         new, started = self._new_turn(turn.turn_id, request, context)
-        # A queued input is tried again when its session is free: waiting for that would hold a slot.
+        # A queued input is retried when its session is free; waiting for that would occupy a slot.
         patience_ms = 0 if request.consumes else self._services.settings.busy_timeout_ms
         backoff = Backoff(patience_ms / 1000)
         begun = await self._services.leases.begin(
@@ -292,7 +296,7 @@ class TurnRunner:
     def _new_turn(
         self, turn_id: str, request: TurnRequest, context: SessionContext
     ) -> tuple[NewTurn, list[TurnStarted]]:
-        """Return a turn to begin; once it has begun, the last item of the list is its first input."""
+        """Return a turn to begin, and a list whose last item is its first input once it has begun."""
         made: list[TurnStarted] = []
         now = self._services.clock.now_ms()
         limits = request.limits or context.policy.limits
@@ -367,10 +371,10 @@ class TurnRunner:
                     return await self._ended_elsewhere(turn)
                 except TurnNotRunnable as error:
                     left = await self._services.store.unfinished(self._services.clock.now_ms())
-                    if any(one.turn_id == turn.turn_id for one in left):  # it could continue now
+                    if any(one.turn_id == turn.turn_id for one in left):  # it can be resumed now
                         await self._live.queue.block(turn.turn_id, error)
                         raise
-                    if record.summary is not None:  # nothing that it waits for has happened yet
+                    if record.summary is not None:  # none of its waits has ended yet
                         return await self._result(turn, record.summary, ())
                     if not await backoff.pause():  # another process runs it
                         raise
@@ -389,7 +393,7 @@ class TurnRunner:
         return await self._result(turn, record.summary, await messages_of_turn(self._services.store, record))
 
     async def _take_over(self, turn: Turn[Any], record: TurnRecord, deps: Any) -> TurnResult[Any]:
-        """Resume a turn now; `SessionBusy` if another worker holds its lease."""
+        """Resume a turn now; raise `SessionBusy` if another worker holds its lease."""
         leases = self._services.leases
         with leases.owner() as owner:
             taken = await self._services.store.take_over(turn.turn_id, leases.claimant(owner))
@@ -398,7 +402,7 @@ class TurnRunner:
             return await self._conclude(turn, driven)
 
     async def _resume(self, turn: Turn[Any], taken: Takeover, deps: Any) -> Driven:
-        """Replay a turn's journal, apply the waits that have ended, and drive it on."""
+        """Replay a turn's journal, apply the waits that have ended, and continue to drive the turn."""
         ended = await self._services.store.ended_waits(turn.turn_id, self._services.clock.now_ms())
         replayed = replay(turn.turn_id, taken.input, taken.journal)
         machine = replayed.machine
@@ -408,7 +412,7 @@ class TurnRunner:
         if not taken.record.cancel_requested:
             if machine.calls.any_cells() and context.plugins.code_executor is None:
                 raise CodeExecutionUnavailable(
-                    f"turn {turn.turn_id} is in the middle of a cell, and agent {self._agent.name!r} "
+                    f"turn {turn.turn_id} is in the middle of a cell, but agent {self._agent.name!r} "
                     "does not run code",
                     hint='open the session with an agent that does (protocol="code", or CodeMode()), or '
                     "cancel the turn",
@@ -429,12 +433,12 @@ class TurnRunner:
         context: SessionContext,
         replayed: Replayed | None = None,
     ) -> TurnDriver:
-        directory, agent, live = self._directory, self._agent, self._live  # not `self`, which has the turn
+        directory, agent, live = self._directory, self._agent, self._live  # not `self`: it has the turn
         history = await live.frame.messages_at(begun.head)
         model = self._model(context)
         show: Callable[[Event], None] = functools.partial(self._live.show, turn)
         beside = model
-        if self._services.tracer is not None:  # only a runtime that keeps a trace needs these modules
+        if self._services.tracer is not None:  # only a runtime with a trace needs these modules
             from standfast.trace.tracer import Tracer
             from standfast.trace.turn_spans import TracedModel, TurnAbout, TurnSpans
 
@@ -493,13 +497,13 @@ class TurnRunner:
         model_id, services = self._model(context).model_id, self._services
         if not await services.threads.run(lambda: services.prices.knows(model_id)):
             raise NotConfigured(
-                f"max_cost_usd needs a price, and no price is known for {model_id}",
+                f"max_cost_usd needs the price of {model_id}, which is unknown",
                 hint=f"pass Runtime(prices={{{model_id!r}: {{'input': ..., 'output': ...}}}}), in dollars "
-                "per million tokens; `pip install standfast[prices]` knows those of most models",
+                "per million tokens, or install standfast[prices], which knows most models",
             )
 
     async def _drive(self, driver: TurnDriver, commands: list[Command]) -> Driven:
-        """Execute *commands* and what follows from them, until the turn ends or waits."""
+        """Execute *commands* and all that follow from them, until the turn ends or parks."""
         live, turn, leases = self._live, self._context, self._services.leases
         assert turn is not None
         live.driver, live.in_turn = driver, turn.session
@@ -515,7 +519,7 @@ class TurnRunner:
             live.driver = live.in_turn = None
             leases.let_go(driver)
         spent, calls = turn.account.end()
-        if calls:  # asked of models beside the turn, too late for its account
+        if calls:  # model calls outside the turn, too late to be charged to it
             await self._services.store.add_usage(live.session_id, spent, calls, self._services.clock.now_ms())
         return driven
 
@@ -553,7 +557,7 @@ class TurnRunner:
     async def _persisted(
         self, turn_id: str, outcome: Ended, head: SessionHead, context: SessionContext
     ) -> None:
-        """Tell plugins that the turn is on disk, and the protocol of a new frame."""
+        """Notify plugins that the turn was committed, and the protocol of a new frame."""
         if head.state != context.state_id:
             context.stored(head.state)
         context.options.frame = head.frame
@@ -598,7 +602,7 @@ class TurnRunner:
 
 def _other_agent_of_name(turn_id: str, name: str, problem: str) -> WrongAgent:
     return WrongAgent(
-        f"turn {turn_id} belongs to another agent of the name {name!r}: {problem}",
+        f"turn {turn_id} belongs to another agent named {name!r}: {problem}",
         turn_id=turn_id,
         owner=name,
         hint="resume it with the agent that began it, or cancel the turn",

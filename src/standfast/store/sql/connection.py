@@ -1,17 +1,17 @@
-"""The connection that the functions of this package write through, whichever database is behind it.
+"""The connection interface of this package, which every SQL database implements.
 
 Theory of operation
 -------------------
-The modules beside this one hold what happens inside a transaction, in SQL that SQLite understands. SQLite's
-connection runs it as it is. PostgreSQL's translates the few fragments that differ (`postgres.dialect`), sends
-a statement whose result is not read at once together with the next ones, and takes the locks that SQLite's
-single writer makes unnecessary.
+The other modules of this package contain the work inside transactions, in SQLite's dialect of SQL. SQLite's
+connection executes it unchanged. PostgreSQL's translates the few fragments that differ (`postgres.dialect`),
+sends a statement whose result is not read immediately together with the next ones, and takes the locks that
+SQLite's single writer makes unnecessary.
 
 Rules
 -----
-1. A statement whose rows are not read costs no round trip. So a write reads first, writes last, and learns
-   nothing from what it writes.
-2. A write that changes what belongs to a session locks the session first and reads it afterwards.
+1. A statement whose rows are not read costs no round trip. So a write reads first and writes last, and its
+   statements that write return no rows.
+2. A write that changes data of a session locks the session first and reads it afterwards.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Cursor(Protocol):
 
     @property
     def get(self) -> Any:
-        """The first row, or its value if it has one column; None if there is no row."""
+        """Return the first row, or its value if it has one column; None if there is no row."""
 
 
 class Connection(Protocol):
@@ -56,13 +56,13 @@ class Connection(Protocol):
         """Keep others from storing blobs until the transaction ends."""
 
     def skip_used_keys(self) -> None:
-        """Make no key again that a row has which was inserted with its key."""
+        """Advance the key sequences past rows that were inserted with explicit keys."""
 
     def announce(self, text: str) -> None:
-        """Tell the processes that listen, when the transaction is committed."""
+        """Send *text* to the listening processes when the transaction is committed."""
 
     def size_bytes(self) -> int:
-        """Return how many bytes the database has on disk."""
+        """Return the size of the database on disk, in bytes."""
 
     def lease_now(self, claimed_ms: int) -> int:
-        """Return the time that leases go by: the database's, or *claimed_ms*, which is the caller's."""
+        """Return the time of the leases' clock: the database's, or *claimed_ms*, the caller's."""

@@ -1,20 +1,21 @@
-"""Writes of many callers in one transaction: a queue of jobs, and the thread that commits them in groups.
+"""The group writer: a queue of write jobs, and a thread that commits them in groups.
 
 Theory of operation
 -------------------
 A write is a job: a function of the connection. Jobs are queued. A caller that blocks takes the lock `writing`
 and runs everything that is queued in one transaction (`finish`); a caller that awaits leaves that to the one
 writer thread, which is started with the first such job (`wake`). A database that commits in a fraction of a
-millisecond may also run brief jobs on the thread of the loop that queued them, at once or at the end of the
-loop's round (`Haste`): two changes of thread cost more than such a commit. Jobs that wait are in one queue,
-so they share transactions and syncs.
+millisecond may also run brief jobs on the thread of the loop that queued them, immediately or at the end of
+the loop's cycle (`Haste`), because two thread switches cost more than such a commit. All waiting jobs are in
+one queue, so they share transactions and syncs.
 
 Rules
 -----
 1. A job that raises undoes only itself. If the commit fails, every job of the group gets the error.
-2. A job may be run twice, so it touches nothing but the connection it is given.
+2. A job may be run twice, so it must have no effects except on the connection passed to it.
 3. A group wakes each event loop once. A cancelled awaiter, or a closed loop, changes nothing.
-4. A loop's thread waits for no lock: if another thread or process writes, the writer thread takes over.
+4. A loop's thread never waits for a lock: if another thread or process is writing, the writer thread takes
+   over.
 
 Not here: how a group becomes a transaction. Each database has its own `GroupWriter`.
 """
@@ -41,9 +42,9 @@ _MAX_GROUP: Final = 512
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """What is known of a write before it runs: the only session that it locks, and what it reads first.
+    """The properties of a write known before it runs: the only session that it locks, and its first reads.
 
-    `guarded` is the same write for a database that need not read first (`postgres.guarded`).
+    `guarded` is the same write for a database that can write without reading first (`postgres.guarded`).
     """
 
     session_id: str
@@ -52,14 +53,14 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 Haste = Literal["", "brief", "alone"]
-"""Whether a write is `brief`: it takes much less than a millisecond. One that is `alone` is brief, too, and
-no other turn runs that could share its transaction."""
+"""How quickly a write may be run: a `brief` one takes much less than a millisecond. One that is `alone` is
+also brief, and no other turn is running that could share its transaction."""
 
 
 class Job(Generic[T]):
-    """A write that waits for its transaction. `done` tells that there is an answer; `future` may want it.
+    """A write that waits for its transaction. `done` means that it has a result; a `future`, if any, gets it.
 
-    The thread of a loop may run it if it is *brief*.
+    A *brief* job may be run by the thread of a loop.
     """
 
     __slots__ = ("brief", "done", "error", "future", "result", "run", "scope")
@@ -83,7 +84,7 @@ class Job(Generic[T]):
 
 
 class GroupWriter:
-    """Runs queued jobs in groups. `translated` makes errors fit for callers."""
+    """Runs queued jobs in groups. `translated` converts errors of the database to errors of the store."""
 
     def __init__(self, translated: Callable[[BaseException], BaseException]) -> None:
         self.jobs: queue.SimpleQueue[Job[Any]] = queue.SimpleQueue()
@@ -104,7 +105,7 @@ class GroupWriter:
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Have the writer thread write what is queued."""
+        """Wake the writer thread, which runs the queued jobs."""
         if self._thread is None:
             with self._starting:
                 if self._thread is None:
@@ -125,7 +126,7 @@ class GroupWriter:
         return jobs
 
     def finish(self, job: Job[Any]) -> None:
-        """Write here and now until *job* has its answer."""
+        """Run queued jobs on this thread until *job* has its result."""
         with self.hold():
             while not job.done:
                 jobs = self.take()
@@ -134,7 +135,7 @@ class GroupWriter:
             self.tidy()
 
     def close(self) -> None:
-        """Write what is queued, end the thread and close the connection. Nothing may be queued after it."""
+        """Run the queued jobs, end the thread and close the connection. No job may be queued after this."""
         with self.hold():
             self._drain()
             self.disconnect()
@@ -153,7 +154,7 @@ class GroupWriter:
                 self.tidy()
 
     def tidy(self) -> None:
-        """Do what a commit has left to be done. The caller holds `writing`."""
+        """Do the maintenance work that follows a commit. The caller holds `writing`."""
 
     def _drain(self) -> None:
         while jobs := self.take():

@@ -2,16 +2,17 @@
 
 Theory of operation
 -------------------
-SQLite walks from the leaf to where the caller's interest ends and returns the segments on the way; the pure
-functions of `standfast.graph` then make the path of them. So a long session costs what its current frame
-costs, and the rules of paths are written once. Which state holds at a node is decided in `rules`.
+SQLite walks from the leaf to the end of the requested part and returns the segments on the way; the pure
+functions of `standfast.graph` build the path from them. So the cost depends on the current frame, not on the
+length of the session, and the rules of paths are written once. `rules` decides which state is current at a
+node.
 
 Rules
 -----
-1. A parent that is missing was pruned. It is looked for by its name as well before we believe that.
-2. A state is written before the segment it comes with, which then names it. Nothing of it changes later.
-3. A line of states is walked without bodies, and every step is checked. Sweeping reads no digests, as
-   deleting never does.
+1. A missing parent was pruned; to make sure, it is also searched for by its name.
+2. A state is written before its segment, which then refers to it. It never changes later.
+3. A line of states is walked without reading their bodies, and every step is checked. Sweeping checks no
+   digests, as deleting never does.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def append(
     if requires is not None and not holds(lambda name: rows.find_segment(db, name), leaf, requires):
         raise StaleBranch(leaf)
     if rows.find_segment(db, segment_id) is not None:
-        raise InvalidArgument(f"there is a segment {segment_id[:80]!r} already")
+        raise InvalidArgument(f"segment {segment_id[:80]!r} already exists")
     grew = grow(db, session, segment_id, entries, encode(entries), now_ms)
     return rows.update_session(db, grew).head
 
@@ -222,13 +223,13 @@ def set_state(
 
 
 def at_time(session: StoredSession, now_ms: int) -> StoredSession:
-    """Return the session as used at that time; its head is encoded anew."""
+    """Return the session with that time as its last use, and its head encoded again."""
     head = rules.used(session.head, now_ms)
     return _replace(session, head=head, body=encode(head))
 
 
 def _at_rest(db: Connection, session_id: str) -> StoredSession:
-    """Lock the session and return it; `SessionBusy` while a turn of it is unfinished."""
+    """Lock the session and return it; raise `SessionBusy` if it has an unfinished turn."""
     db.lock_sessions((session_id,))
     session = rows.require_session(db, session_id)
     sql = "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended'"
@@ -239,7 +240,7 @@ def _at_rest(db: Connection, session_id: str) -> StoredSession:
 def _stand(
     db: Connection, session: StoredSession, node: str, revision: int
 ) -> tuple[Branch, str | None, int]:
-    """Return the branch that ends at *node*, the state that holds there, and the key of its segment."""
+    """Return the branch that ends at *node*, the state that is current there, and the key of its segment."""
     branch = branch_at(
         lambda name: rows.find_segment(db, name), session.id, session.head.leaf, node, revision
     )
@@ -260,7 +261,7 @@ def _stand(
 def write_state(
     db: Connection, session: StoredSession, state: StateRecord, segment_id: str = "", nodes: int = 0
 ) -> StoredSession:
-    """Write a state at the leaf or at the end of a coming segment; return the session that will name it."""
+    """Write a state at the leaf, or at the end of the next segment; return the session that refers to it."""
     head = session.head
     if nodes:
         node: str | None = node_id(segment_id, nodes - 1)

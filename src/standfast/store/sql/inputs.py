@@ -1,12 +1,12 @@
-"""Messages that wait for a session, the triggers that send them, and the bytes of attachments.
+"""The inputs of sessions, the triggers that queue them, and the bytes of attachments.
 
 Rules
 -----
-1. An input is claimed once. Its row stays without its body, so that a repeated input is recognized.
-2. An occurrence and the inputs it becomes are one transaction. Its row makes a delivery the only one,
-   whichever process delivers it first.
-3. Blobs are stored once, under their digest. Every row is checked whenever it is read. The seal of a blob
-   whose bytes are in an object store (`object_blobs`) is of another kind, and its data is the object's name.
+1. An input is claimed once. Its row is kept without its body, so that a repeated input is recognized.
+2. An occurrence and its inputs are written in one transaction. Its row ensures that only the first process to
+   deliver it does so.
+3. Blobs are stored once, under their digest. Every row is checked whenever it is read. If a blob's bytes are
+   in an object store (`object_blobs`), its seal is of another kind and its data is the object's name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ORDER BY (SELECT min(seq) FROM inputs WHERE inputs.session = queued.session AND 
 _INJECTED: Final = f"{INPUTS} WHERE session = ? AND kind = 'inject' ORDER BY seq"
 
 _MAX_NAME_BYTES: Final = 200
-"""The name of an object is shorter than this."""
+"""An upper bound of the length of an object's name."""
 
 _items = msgspec.json.Decoder(QueuedInput)
 
@@ -69,7 +69,7 @@ def waiting_rows(db: Connection, session_id: str) -> list[Row]:
 
 
 def with_queued(db: Connection) -> list[str]:
-    """The sessions that could begin a turn; it steps from session to session, however much waits for each."""
+    """Return the sessions that could begin a turn. The cost does not depend on how many inputs each has."""
     return [str(session_id) for (session_id,) in db.execute(_QUEUED).fetchall()]
 
 
@@ -80,7 +80,7 @@ def withdraw(db: Connection, input_id: str) -> bool:
 
 
 def claim_injected(db: Connection, session: int) -> tuple[QueuedInput, ...]:
-    """Hand out what was injected, for good."""
+    """Claim and return the injected messages."""
     injected = db.execute(_INJECTED, (session,)).fetchall()
     found = tuple(map(input_of, injected))
     for row in injected:
@@ -89,7 +89,7 @@ def claim_injected(db: Connection, session: int) -> tuple[QueuedInput, ...]:
 
 
 def claim(db: Connection, session: int, input_id: str) -> None:
-    """Hand out one input, for good."""
+    """Claim one input."""
     row = db.execute(INPUT, (input_id,)).fetchone()
     if row is None or row[2] != session or row[3] == "claimed":
         raise InputNotFound(input_id)
@@ -98,7 +98,7 @@ def claim(db: Connection, session: int, input_id: str) -> None:
 
 
 def queue_injected(db: Connection, session: int) -> None:
-    """What missed the last checkpoint becomes input for turns of its own."""
+    """Convert injected messages that missed the last checkpoint to queued inputs."""
     for row in db.execute(_INJECTED, (session,)).fetchall():
         check_input(row)
         _set_kind(db, row, "queue")
@@ -136,7 +136,7 @@ def blobs_apart(db: Connection) -> list[Blob]:
 
 
 def _put(db: Connection, session: int, item: QueuedInput) -> bool:
-    """Add an input; false if it was put before, claimed or not."""
+    """Add an input; return False if it was put before, claimed or not."""
     row = db.execute(INPUT, (item.input_id,)).fetchone()
     if row is None:
         columns, body = (item.input_id, session, item.kind, rules.input_content(item)), encode(item)

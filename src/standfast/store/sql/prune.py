@@ -1,22 +1,22 @@
-"""Deleting: whole sessions, old frames, dead branches, old records, and blobs that nothing names.
+"""Deletion of whole sessions, old frames, abandoned branches, old records, and unreferenced blobs.
 
 Theory of operation
 -------------------
-Sessions share segments and states with their forks, and with no other session: those that may share form
-a `family`. What a family still needs is found by walking its links in memory, without the bodies; everything
-else of it goes.
+Sessions share segments and states only with their forks; sessions that may share them form a `family`. The
+segments and states that a family still needs are found by walking its links in memory, without the bodies;
+all others are deleted.
 
 Rules
 -----
-1. What lies on a session's active path goes only by `frames`, and only if no other session needs it.
-2. A session with an unfinished turn, with input that waits, with a live task or with a trigger that is
-   going to wake it is not idle and never goes by age.
-3. A session past its `expires_at` goes unless a turn of it runs.
-4. Nothing goes that an unfinished turn still needs.
-5. Deleting a session reads no digests: one that is damaged can be destroyed too.
-6. A blob is named where its digest stands as text: in nodes, in inputs that wait, and in the input and the
-   journal of an unfinished turn or of one whose journal is kept, whatever else these hold; and in the list
-   that comes with a state.
+1. Segments on a session's active path are deleted only with `frames`, and only if no other session needs
+   them.
+2. A session with an unfinished turn, a waiting input, a live task or a scheduled trigger is not idle, and is
+   never deleted by age.
+3. A session past its `expires_at` is deleted unless one of its turns is running.
+4. Data that an unfinished turn still needs is never deleted.
+5. Deleting a session checks no digests, so that a damaged session can be deleted too.
+6. A blob is referenced wherever its digest occurs as text: in nodes, in waiting inputs, in the input and the
+   journal of an unfinished turn or of a turn whose journal is kept, and in the list of a state's blobs.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def delete_session(db: Connection, session_id: str, is_dead: rules.IsDead) -> bo
 
 
 def _delete(db: Connection, key: int, family: int) -> tuple[int, int]:
-    """Delete a session and what only it needs; return how many segments and states went."""
+    """Delete a session and the data that only it needs; return the number of deleted segments and states."""
     db.lock_family(family)
     for (turn_id,) in db.execute(
         "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended'", (key,)
@@ -106,7 +106,7 @@ def _delete(db: Connection, key: int, family: int) -> tuple[int, int]:
 
 
 def _sweep(db: Connection, family: int) -> tuple[int, int]:
-    """Delete what no session of the family can reach any more; return how many segments and states went."""
+    """Delete what no session of the family can reach; return the number of deleted segments and states."""
     members = _members(db, family)
     if not members:
         states = db.execute("DELETE FROM states WHERE family = ? RETURNING key", (family,)).fetchall()
@@ -129,9 +129,9 @@ def _sweep(db: Connection, family: int) -> tuple[int, int]:
 
 
 def prune(db: Connection, request: PruneRequest) -> tuple[Pruned, list[str]]:
-    """Carry a request out in one transaction; the file is as large as before.
+    """Delete the requested data in one transaction, without shrinking the file.
 
-    Also return the objects of deleted blobs.
+    Also return the names of the objects of deleted blobs.
     """
     done = Pruned()
     for session_id in old_sessions(db, request):
@@ -144,12 +144,12 @@ def prune(db: Connection, request: PruneRequest) -> tuple[Pruned, list[str]]:
 
 
 def plus(one: Pruned, other: Pruned) -> Pruned:
-    """Add up what two steps have deleted."""
+    """Return the sum of two results."""
     return Pruned(**{name: getattr(one, name) + getattr(other, name) for name in Pruned.__struct_fields__})
 
 
 def old_sessions(db: Connection, request: PruneRequest) -> list[str]:
-    """Return the sessions that go by age."""
+    """Return the sessions that are to be deleted by age."""
     return [
         session.id
         for *row, idle, running in db.execute(_PRUNABLE, (request.session_id,)).fetchall()
@@ -160,7 +160,7 @@ def old_sessions(db: Connection, request: PruneRequest) -> list[str]:
 
 
 def prune_session(db: Connection, request: PruneRequest, session_id: str) -> Pruned:
-    """Delete a session if it still goes by age."""
+    """Delete a session if its age still requires it."""
     db.lock_sessions((session_id,))
     if not old_sessions(db, _replace(request, session_id=session_id)):
         return Pruned()
@@ -170,7 +170,7 @@ def prune_session(db: Connection, request: PruneRequest, session_id: str) -> Pru
 
 
 def prune_records(db: Connection, request: PruneRequest) -> Pruned:
-    """Delete records that are older. An occurrence delivered again afterwards is a new one."""
+    """Delete old records. An occurrence that is reported again afterwards counts as a new one."""
     if (before_ms := request.sessions_before_ms) is None:
         return Pruned()
     session_id = request.session_id
@@ -202,14 +202,14 @@ def old_families(db: Connection, request: PruneRequest) -> list[int]:
 
 
 def prune_family(db: Connection, request: PruneRequest, family: int) -> Pruned:
-    """Delete the segments of a family that the request names, and the states that nothing needs."""
+    """Delete the segments of a family that the request names, and the states that are no longer needed."""
     db.lock_family(family)
     segments = _prune_segments(db, family, request) if request.frames or request.branches else 0
     return Pruned(segments=segments, states=history.sweep_states(db, family, _members(db, family)))
 
 
 def prune_blobs(db: Connection) -> tuple[Pruned, list[str]]:
-    """Delete the blobs that nothing names; also return the objects that have the bytes of some of them."""
+    """Delete the unreferenced blobs; also return the names of their objects."""
     db.lock_blobs()
     digests = {str(digest).encode() for (digest,) in db.execute("SELECT digest FROM blobs").fetchall()}
     for (text,) in db.execute(TEXTS) if digests else ():
@@ -265,7 +265,7 @@ def _links(db: Connection, family: int) -> dict[int, _Link]:
 
 
 def _delete_segments(db: Connection, links: dict[int, _Link], keys: Iterable[int]) -> int:
-    """Delete segments; the answers and journals of their turns stay with the turns."""
+    """Delete segments, after moving the answers and journals of their turns into the turns' own rows."""
     count = 0
     for key in keys:
         rows.keep_without_segment(db, links[key].segment_id)

@@ -1,7 +1,7 @@
-"""Records beside the turns: tasks, records of plugins, and snapshots, which outlive their session.
+"""Records other than turns: tasks, records of plugins, and snapshots, which outlive their session.
 
-Rule: a row is checked whenever it is read, also before it is written anew. Deleting checks nothing, so that a
-damaged record can be deleted. What a change does to a task is decided in `rules`.
+Rule: a row is checked whenever it is read, even if it is about to be replaced. Deleting checks nothing, so
+that a damaged record can be deleted. `rules` decides how a change affects a task.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UPDATE_TASK: Final = (
 )
 
 _NO_SESSION: Final = 0
-"""The key of no session."""
+"""A key that no session has."""
 
 _tasks = msgspec.json.Decoder(TaskRecord)
 
@@ -82,7 +82,7 @@ def remove_task(db: Connection, session_id: str, task_id: str) -> bool:
 
 
 def _make_room(db: Connection, session: int, task_id: str) -> None:
-    """Drop the task of that id if it is over."""
+    """Delete the task of that id if it has ended; raise `TaskExists` if it is live."""
     if (there := _find_task(db, session, task_id)) is not None:
         rules.require_room(there.record)
         db.execute("DELETE FROM tasks WHERE seq = ?", (there.seq,))
@@ -165,11 +165,11 @@ def plugin_record_of(row: Row) -> tuple[str, bytes]:
 
 
 FOLDER: Final = ("standfast", "blobs", "folder")
-"""The record of a plugin that names the folder of this store's objects (`object_blobs`)."""
+"""The key of the plugin record that names the folder of this store's objects (`object_blobs`)."""
 
 
 def own_folder(db: Connection, otherwise: str) -> str:
-    """Return the folder of this store's objects; make it *otherwise* if it has none yet."""
+    """Return the folder of this store's objects; set it to *otherwise* if it has none yet."""
     body = otherwise.encode()
     row = (*FOLDER, 0, seal(_PLUGIN_RECORD, *FOLDER, 0, body), body)
     db.execute(f"{_INSERT_PLUGIN_RECORD} ON CONFLICT DO NOTHING", row)

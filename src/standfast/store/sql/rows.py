@@ -1,17 +1,17 @@
-"""Rows of `sessions`, `segments`, `turns` and `journal`: from and to values, read and written.
+"""Rows of `sessions`, `segments`, `turns` and `journal`: their conversion, reading and writing.
 
 Rules
 -----
-1. Every row carries a digest over all its other columns, so that a row in another's place, or with another
-   lease, is detected as well. A turn's digest covers the id of its session, which the row does not hold.
-2. A row is checked whenever it is read, also before it is written anew. One that equals, in every column,
-   a row that this process wrote last is what was written; its value is known (`_sessions`, `_turns`).
-3. Payloads are JSON, because integers of users have no upper bound and msgpack's do; the digest is made of a
+1. Every row has a digest of all its other columns, so that a swapped row or a changed lease is detected as
+   well. A turn's digest also covers the id of its session, which is not in the row.
+2. A row is checked whenever it is read, even if it is about to be replaced. A row that equals, in every
+   column, the last one that this process wrote needs no check; its value is cached (`_sessions`, `_turns`).
+3. Payloads are JSON, because users' integers have no upper bound and msgpack's do; the digest is that of a
    msgpack array, in which columns cannot run together. Approvals and snapshots, which are older, use
    `text_seal`.
-4. What stands in the graph is not stored a second time. If the turn's answer is its last reply, and the
-   records of its calls are those of its results, the row `echoes` them: a reader takes both from the segment
-   of the same name. The journal of a turn that has ended is stored as what its nodes do not hold (`packing`).
+4. Data in the graph is not stored twice. If the turn's answer is its last reply, and the records of its calls
+   are those of its results, the row `echoes` them: a reader takes both from the segment of the same name. The
+   journal of an ended turn is compressed against its nodes (`packing`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 SESSIONS: Final = "SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head FROM sessions"
 SESSION: Final = f"{SESSIONS} WHERE id = ?"
-# What cannot be read comes first and is of every agent, so that it is met and reported.
+# A damaged head sorts first and matches every agent, so that it is read and reported.
 UPDATED_AT: Final = (
     "iif(json_valid(CAST(head AS TEXT)), json_extract(CAST(head AS TEXT), '$.updated_at'), 1000000000000000)"
 )
@@ -118,7 +118,7 @@ _KEEP_JOURNAL: Final = (
     "INSERT INTO journals (key, ended_at, digest, body) SELECT key, ?, ?, ? FROM turns WHERE turn_id = ?"
 )
 _BLOB: Final = "blob"
-"""The kind of a row of the journal that is no entry: it keeps the blob that it names."""
+"""The kind of a journal row that is not an entry, but keeps the blob that it names."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _sha256 = hashlib.sha256
@@ -141,7 +141,7 @@ def text_seal(kind: str, *keys: str | int | None, data: bytes) -> str:
 
 
 def decoded(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
-    """Decode *data*; `RecordCorrupt` names *what* if that fails."""
+    """Decode *data*; raise `RecordCorrupt`, which names *what*, if that fails."""
     try:
         return decoder.decode(data)
     except (InvalidSessionId, msgspec.DecodeError, UnicodeDecodeError):
@@ -152,7 +152,7 @@ def decoded(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
 
 
 class StoredSession(msgspec.Struct, frozen=True):
-    """A row of `sessions`. `body` is the head as it is stored."""
+    """A row of `sessions`. `body` is the encoded head."""
 
     key: int
     family: int
@@ -169,13 +169,13 @@ class StoredSession(msgspec.Struct, frozen=True):
 
 
 _MAX_KNOWN: Final = 256
-"""When this many are known, all are forgotten, in one step: threads of several stores may be here at once."""
+"""The size of the caches. A full cache is cleared in one step, because several threads may use it."""
 _sessions: dict[str, tuple[Row, StoredSession]] = {}
-"""Sessions as this process wrote them last, with their rows, by their ids; up to `_MAX_KNOWN` of them."""
+"""The sessions that this process wrote last, with their rows, by id; up to `_MAX_KNOWN` of them."""
 
 
 def check_session(row: Row) -> None:
-    """Raise `RecordCorrupt` unless a row with the columns of `SESSIONS` is as it was written."""
+    """Raise `RecordCorrupt` if a row with the columns of `SESSIONS` does not match its digest."""
     if (known := _sessions.get(row[1])) is not None and known[0] == row:
         return
     *columns, digest, body = row
@@ -245,7 +245,7 @@ def heads(
         conditions.append(f"({UPDATED_AT}, id) < (?, ?)")
         values += after
     sql = f"{SESSIONS} WHERE {' AND '.join(conditions)}"
-    if limit is not None:  # the database sorts, and only what is wanted is sent and checked
+    if limit is not None:  # the database sorts; only the requested rows are read and checked
         sql += f" ORDER BY {UPDATED_AT} DESC, id DESC LIMIT ?"
         values.append(limit)
     rows = db.execute(sql, values).fetchall()
@@ -264,7 +264,7 @@ def children(db: Connection, session_id: str) -> list[SessionHead]:
 def insert_session(
     db: Connection, head: SessionHead, family: int | None = None, leaf_key: int | None = None
 ) -> StoredSession:
-    """Make a session. Without *family* it is the first of its own."""
+    """Create a session. Without *family*, it is the first of a new family."""
     body = encode(head)
     key: int = db.execute(_INSERT_SESSION, (head.session_id, b"", body, rules.parent_of(head))).get
     made = StoredSession(key, key if family is None else family, leaf_key, key << 32, None, 0, head, body)
@@ -276,14 +276,12 @@ def insert_session(
 def update_session(db: Connection, session: StoredSession) -> StoredSession:
     """Write the session's leaf, head and lease."""
     lease = session.fence, session.owner, session.until_ms
-    db.execute(
-        UPDATE_SESSION, (session.leaf_key, *lease, _note_session(session), session.body, session.key)
-    )
+    db.execute(UPDATE_SESSION, (session.leaf_key, *lease, _note_session(session), session.body, session.key))
     return session
 
 
 def _note_session(session: StoredSession) -> bytes:
-    """Remember a session as it is written now; return the digest of its row."""
+    """Cache a session that is being written; return the digest of its row."""
     key, family, leaf_key, fence, owner, until_ms, head, body = msgspec.structs.astuple(session)
     session_id, digest = head.session_id, session_digest(session)
     if len(_sessions) >= _MAX_KNOWN:
@@ -313,7 +311,7 @@ def note_blocked(db: Connection, session_id: str, blocked: Blocked | None) -> No
 def write_lease(
     db: Connection, session: StoredSession, owner: str | None, until_ms: int, fence: int
 ) -> StoredSession:
-    """Give the lease to *owner* until *until_ms*; None gives it back. Return the session as written."""
+    """Write a lease of *owner* until *until_ms*; None releases it. Return the session as written."""
     leased = StoredSession(
         session.key, session.family, session.leaf_key, fence, owner, until_ms, session.head, session.body
     )
@@ -372,7 +370,7 @@ def insert_segment(
 def segment_of(row: Row) -> Segment:
     """Return the segment of a row with the columns of `SEGMENTS`. A frame has thousands of them."""
     segment_id, session_id, _, _, _, opens_at, depth, model_calls, parent, frame, caused_by, state = row[:12]
-    columns = row[:11] if state is None else row[:12]  # without a state it is sealed as in the first version
+    columns = row[:11] if state is None else row[:12]  # without a state, as in the first version
     body = row[13]
     if _sha256(_pack(("segment", *columns, body))).digest()[:16] != row[12]:
         raise RecordCorrupt(f"segment {segment_id}")
@@ -407,11 +405,11 @@ class StoredTurn(msgspec.Struct, frozen=True):
 
 
 _turns: dict[str, tuple[Row, str, StoredTurn]] = {}
-"""Turns as they were begun here, with their rows and the ids of their sessions, by their ids."""
+"""The turns that began in this process, with their rows and session ids, by id."""
 
 
 def check_turn(row: Row, session_id: str) -> None:
-    """Raise `RecordCorrupt` unless a turn's row is as it was written."""
+    """Raise `RecordCorrupt` if a turn's row does not match its digest."""
     if (known := _turns.get(row[0])) is not None and known[:2] == (row, session_id):
         return
     *columns, digest, summary, given = row
@@ -420,7 +418,7 @@ def check_turn(row: Row, session_id: str) -> None:
 
 
 def turn_of(row: Row, session_id: str, *, checked: bool = False) -> StoredTurn:
-    """Return the turn of a row as stored: an echoed answer is empty."""
+    """Return the turn of a row, in which an echoed answer is empty."""
     if (known := _turns.get(row[0])) is not None and known[:2] == (row, session_id):
         return known[2]
     if not checked:
@@ -494,7 +492,7 @@ def find_locked_turn(db: Connection, turn_id: str) -> StoredTurn | None:
 
 
 def find_turns(db: Connection, condition: str, *values: str | int) -> list[StoredTurn]:
-    """Return the turns that *condition* is true of, oldest first."""
+    """Return the turns that match *condition*, oldest first."""
     # `+`: SQLite would read all turns in the order of their keys rather than sort the few of an index.
     rows = db.execute(f"{TURNS} WHERE {condition} ORDER BY +turns.key", values).fetchall()
     return [turn_of(row[:-1], str(row[-1])) for row in rows]
@@ -520,7 +518,7 @@ def open_turn(db: Connection, session_id: str) -> TurnRecord | None:
 
 def open_turn_journal(db: Connection, session_id: str) -> JournaledTurn | None:
     for turn in find_turns(db, _OPEN, session_id):
-        assert turn.input is not None  # it goes when the turn ends
+        assert turn.input is not None  # it is deleted when the turn ends
         saved = journal(db, turn.record.turn_id)
         return JournaledTurn(record=turn.record, input=turn.input, journal=saved)
     return None
@@ -552,7 +550,7 @@ def keep_journal(
 def drop_journals(db: Connection, before_ms: int) -> int:
     """Delete the journals of turns that ended before then, oldest first."""
     count = 0
-    while True:  # in the order of their keys: there is no index for something done this rarely
+    while True:  # in key order: an index would not pay off for such a rare operation
         oldest = db.execute("SELECT key, ended_at FROM journals ORDER BY key LIMIT 200").fetchall()
         old = [key for key, ended_at in oldest if ended_at < before_ms]
         if not old:
@@ -579,7 +577,7 @@ def _kept_journal(row: Row) -> bytes:
 def end_turn(
     db: Connection, turn: StoredTurn, summary: TurnSummary, entries: tuple[Entry, ...], now_ms: int
 ) -> None:
-    """Write the turn's end, without its answer and records where *entries* have them."""
+    """Write the turn's end, without the answer and the records that *entries* already contain."""
     outcome = summary.outcome
     echoes = (
         isinstance(outcome, Finished)
@@ -610,7 +608,7 @@ def _whole_record(turn: StoredTurn, segment: Segment | None) -> TurnRecord:
 
 
 def keep_without_segment(db: Connection, turn_id: str) -> None:
-    """Store the turn's answer and its journal, if it is kept, whole: its segment is about to be deleted."""
+    """Store the turn's whole answer and kept journal, because its segment is about to be deleted."""
     turn = find_turn(db, turn_id)
     if turn is not None and turn.echoes:
         update_turn(db, StoredTurn(whole_record(db, turn), turn.session, turn.input))
@@ -631,7 +629,7 @@ def _answer(entries: tuple[Entry, ...]) -> str | None:
 
 
 def _records(entries: tuple[Entry, ...]) -> tuple[ExternalCallRecord, ...]:
-    """Return the records that the results carry."""
+    """Return the records in the results."""
     results = [entry.payload for entry in entries if isinstance(entry.payload, ToolMessage)]
     return tuple(result.record for result in results if result.record is not None)
 
@@ -642,7 +640,7 @@ def _records(entries: tuple[Entry, ...]) -> tuple[ExternalCallRecord, ...]:
 def append_journal(
     db: Connection, turn_id: str, entries: tuple[JournalEntry, ...], blobs: tuple[Blob, ...], last: int
 ) -> None:
-    """Add entries after *last*, and the names of *blobs*, which then stay as long as the journal does."""
+    """Append entries after *last*, and the digests of *blobs*, which are kept as long as the journal."""
     added: list[str | int | bytes] = []
     for seq, entry in enumerate(entries, last + 1):
         row = _entry_row(seq, turn_id, entry.key, entry.kind, entry.body)

@@ -1,16 +1,16 @@
-"""The methods of a session store in an SQL database: each is a function of the modules beside this one.
+"""The session store in an SQL database, whose methods are functions of the other modules of this package.
 
 Theory of operation
 -------------------
-Writes are jobs that share transactions (see `group_writer`); reads run on threads of their own, or at once if
-they are brief, and never wait for the writer. The modules beside this one contain what happens inside a
-transaction: `turns`, `history`, `inputs`, `waits`, `records`, `prune`. Each method of the store is one of
-their functions, as a read or as a write; `SessionStore` documents them.
+Writes are jobs that share transactions (see `group_writer`); reads run on threads of their own, or
+immediately if they are brief, and never wait for the writer. The work inside a transaction is in `turns`,
+`history`, `inputs`, `waits`, `records` and `prune`. Each method of the store runs one of their functions as a
+read or a write; `SessionStore` documents them.
 
 Rules
 -----
 1. A write that changes a record reads it in the same transaction, so a comparison is a compare-and-set.
-2. What can be encoded before the transaction is, because all callers wait for the writer.
+2. Values are encoded before the transaction where possible, because all callers wait for the writer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Method = Callable[Concatenate["SqlSessionStore", P], Coroutine[Any, Any, T]]
 
 
 BRIEF_BYTES: Final = 64 << 10
-"""A write of more than this is not brief: digests and copies take their time."""
+"""The largest brief write: computing digests and copying takes time."""
 
 
 def is_brief(save: port.Save) -> bool:
@@ -120,7 +120,7 @@ class SqlSessionStore:
         self._objects = blobs
         self._folder: str | None = None
         self._running: dict[str, lifecycle.SavedEntries] = {}
-        """The sessions whose turns begin or run here, with what those have saved."""
+        """The sessions whose turns are beginning or running here, with the entries saved by those turns."""
 
     async def close(self) -> None:
         await self._threads.run(self.database.close)
@@ -132,7 +132,7 @@ class SqlSessionStore:
         """Run *job* as a write; *brief_of* is the session of a brief one, "" if it is not known."""
         loop = asyncio.get_running_loop()
         if isinstance(loop, BlockingLoop):
-            return self.database.write(job, scope)  # the caller's thread has nothing else to do
+            return self.database.write(job, scope)  # the caller's thread would only wait
         haste: Haste = "" if brief_of is None else self._haste(loop, brief_of)
         return await self.database.write_soon(job, scope, haste)
 
@@ -165,8 +165,8 @@ class SqlSessionStore:
         of_row: Callable[[bytes], T],
         of_object: Callable[[ObjectBlobs, port.Blob], T | None],
     ) -> T | None:
-        """Return what the callables make of the blob's bytes, which are in its row or in an object."""
-        for _ in range(2):  # a sweep may delete the object between both reads; its row is gone then
+        """Return the result of a callable for the blob's bytes, which are in its row or in an object."""
+        for _ in range(2):  # a sweep may delete the object between both reads, after its row
             found = await self._read(lambda db: queue.blob(db, digest))
             if found is None or not found.apart:
                 return None if found is None else of_row(found.data)
@@ -175,10 +175,10 @@ class SqlSessionStore:
             read = await self._block(partial(of_object, objects, found))
             if read is not None:
                 return read
-        raise RecordCorrupt(f"blob {digest} (its object is gone)")
+        raise RecordCorrupt(f"blob {digest} (its object is missing)")
 
     async def _placed(self, blobs: tuple[port.Blob, ...]) -> tuple[port.Blob, ...]:
-        """Upload the blobs that are too large for the database; return what its rows are to hold."""
+        """Upload the blobs that are too large for the database; return the blobs to store in its rows."""
         objects = self._objects
         if objects is None or all(len(blob.data) <= objects.over_bytes for blob in blobs):
             return blobs
@@ -193,7 +193,7 @@ class SqlSessionStore:
         )
 
     async def _sweep_objects(self, names: list[str]) -> None:
-        """Delete the objects *names* of deleted blobs, and old ones that no blob names."""
+        """Delete the objects *names* of deleted blobs, and old objects that no blob names."""
         if (objects := self._objects) is None:
             return
         folder = await self._own_folder()
@@ -209,7 +209,7 @@ class SqlSessionStore:
         return self._folder
 
     async def _block(self, work: Callable[[], T]) -> T:
-        """Run *work*, which blocks, where it keeps no other caller waiting."""
+        """Run *work*, which blocks, on a thread where it does not delay other callers."""
         if isinstance(asyncio.get_running_loop(), BlockingLoop):
             return work()
         return await self._threads.run(work)
@@ -253,7 +253,7 @@ class SqlSessionStore:
         return await self._write(lambda db: rows.open_session(db, head), Scope(name), brief_of=name)
 
     async def delete_session(self, session_id: str) -> bool:
-        from standfast.store.sql import prune  # few processes delete
+        from standfast.store.sql import prune  # few processes delete data
 
         return await self._write(lambda db: prune.delete_session(db, session_id, self._owner_is_dead))
 
@@ -324,7 +324,7 @@ class SqlSessionStore:
             saved, next_place = await self._write(
                 lambda db: self._save(db, lease, save, place), scope, brief_of=brief_of
             )
-        except BaseException:  # a caller that stops waiting does not learn what became of it
+        except BaseException:  # the outcome is unknown to a caller that stops waiting
             if known is not None:
                 known.entries = None
             raise

@@ -1,7 +1,7 @@
-"""What an operator wants to know about a store: leases, open turns, its size, and what turns used.
+"""The operator's survey of a store: leases, unfinished turns, its size, and the usage of turns.
 
-Rule: it is read in one transaction and takes no lock. Rows are counted table by table, so that the cost grows
-with the store; no turn asks for it.
+Rule: it is read in one transaction without locks. Rows are counted table by table, so the cost grows with the
+store; turns never use it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables that every SQL store has: their columns, their keys, and how a row is checked."""
+"""The tables that every SQL store has: their columns and keys, and the functions that check their rows."""
 
 from __future__ import annotations
 
@@ -104,4 +104,4 @@ CHECKS: Final[tuple[tuple[str, Callable[[Row], object]], ...]] = (
     (inputs.OCCURRENCES, inputs.check_occurrence),
     (waits.CLOCKS, waits.check_clock),
 )
-"""What reads the rows of each table, and what raises `RecordCorrupt` for one whose digest does not match."""
+"""The query for the rows of each table, and the function that raises `RecordCorrupt` for a wrong digest."""

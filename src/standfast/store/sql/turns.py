@@ -1,15 +1,15 @@
-"""The life of a turn in the file: begun, saved, parked, taken over, committed.
+"""The life cycle of a stored turn: begin, save, park, take over, commit.
 
 Theory of operation
 -------------------
-A plain turn is two transactions. `begin` reads the session with everything that could stand in the way in
-one statement, and writes the lease and the turn; `commit` reads session and turn in one statement, and writes
-the segment, the session and the turn. Those statements also ask for what most turns do not have (journal,
-waits, inputs, approvals); it is touched only if it is there.
+A plain turn takes two transactions. `begin` reads the session, with everything that could prevent the turn,
+in one statement, and writes the lease and the turn; `commit` reads session and turn in one statement, and
+writes the segment, the session and the turn. These statements also check for data that most turns lack
+(journal, waits, inputs, approvals), so that it is accessed only if it exists.
 
 Rule: every write of a turn reads the lease in the same transaction, unless the database can tell that nothing
-was written to it since the turn's last write. Another fence, another owner or no lease at all is `LeaseLost`,
-and nothing is written.
+was written to it since the turn's last write. If the fence or the owner differs, or there
+is no lease, it raises `LeaseLost` and writes nothing.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ _CANCELLED: Final = "SELECT turn_id FROM turns WHERE state <> 'ended' AND state 
 
 
 class SavePlace(msgspec.Struct, frozen=True):
-    """Where a save of a running turn goes: a new entry of the journal comes after `last_entry`.
+    """The position for a save of a running turn: new journal entries follow `last_entry`.
 
-    It is the place of one turn under one lease, as long as the database has not changed, as `mark` says.
+    It is valid for one turn under one lease, and until the database changes, which `mark` tells.
     """
 
     session_key: int
@@ -105,7 +105,7 @@ class SavedEntries:
         self.add(entries)
 
     def add(self, entries: Iterable[port.JournalEntry]) -> None:
-        """Note that *entries* were saved."""
+        """Record that *entries* were saved."""
         for entry in entries:
             self.size += len(entry.body)
             if self.entries is not None:
@@ -116,14 +116,14 @@ class SavedEntries:
             self.entries = None
 
     def known(self, rows: int) -> tuple[port.JournalEntry, ...] | None:
-        """Return the journal, if it is as long as the *rows* that are stored."""
+        """Return the journal if it has as many entries as there are stored *rows*, otherwise None."""
         if self.entries is None or len(self.entries) != rows:
             return None
         return tuple(self.entries.values())
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A running turn whose lease was checked, and what there is beside it.
+    """A running turn whose lease was checked, with the related data.
 
     `next_segment` is the key of the next segment. `journaled` counts the rows of the journal; `saved` is the
     journal, if it is known.
@@ -140,7 +140,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 Reads = tuple[tuple[str, tuple[str, ...]], ...]
-"""Statements and their values, by which a write begins."""
+"""The statements, with their values, with which a write begins."""
 
 
 def begin_reads(new: port.NewTurn) -> Reads:
@@ -181,7 +181,7 @@ def begin(
 def begin_at_rest(
     db: Connection, session: StoredSession, new: port.NewTurn, claimant: port.Claimant, *, injected: bool
 ) -> tuple[port.Begun, StoredSession, StoredTurn]:
-    """Begin a turn of a session that has none unfinished; return also the session and the turn as written."""
+    """Begin a turn of a session without an unfinished turn; also return the session and turn as written."""
     if new.consumes is not None:
         inputs.claim(db, session.key, new.consumes)
     body = new.make_input(session.head, inputs.claim_injected(db, session.key) if injected else ())
@@ -236,7 +236,7 @@ def commit(
     entries: bytes,
     saved: SavedEntries | None = None,
 ) -> SessionHead | port.CommitRefused:
-    """End a turn. *entries* are the commit's, encoded; *saved* is the journal as far as it is known."""
+    """End a turn. *entries* are the commit's encoded entries; *saved* is the journal as far as known."""
     held = held_of(_leased_row(db, lease, commit.turn_id, _TO_COMMIT), saved)
     cancelled = held.turn.record.cancel_requested
     if (refused := rules.refuse_commit(commit, cancelled, held.injected)) is not None:
@@ -245,7 +245,7 @@ def commit(
 
 
 def commit_held(db: Connection, held: Held, commit: port.TurnCommit, entries: bytes) -> StoredSession:
-    """End a turn whose commit nothing refuses; return the session as written."""
+    """End a turn whose commit was checked before; return the session as written."""
     session = held.session
     if commit.state is not None:
         session = history.write_state(db, session, commit.state, commit.turn_id, len(commit.entries))
@@ -286,7 +286,7 @@ def renew(db: Connection, leases: tuple[port.Lease, ...], now_ms: int, lease_ms:
     cancelled: set[str] = set()
     until_ms = db.lease_now(now_ms) + lease_ms
     if not lease_ms:
-        db.announce(port.WORK)  # given back, for another process to take over
+        db.announce(port.WORK)  # the lease was released, so another process can take over
     db.lock_sessions({lease.session_id for lease in leases})
     places = ", ".join("?" * len(leases)) or "NULL"
     found = db.execute(f"{_RENEWED} WHERE id IN ({places})", [it.session_id for it in leases]).fetchall()
@@ -353,7 +353,7 @@ def count(db: Connection, now_ms: int, lease_now_ms: int, is_dead: rules.IsDead)
 def _lease(
     db: Connection, session: StoredSession, claimant: port.Claimant
 ) -> tuple[port.Lease, StoredSession]:
-    """Give the session to the claimant, whose lease goes by its own clock; the row goes by the store's."""
+    """Write a lease for the claimant: the returned lease uses its own clock, the row uses the store's."""
     lease = rules.lease_for(session.id, claimant, session.fence + 1)
     until_ms = db.lease_now(rules.lease_time(claimant)) + claimant.lease_ms
     return lease, rows.write_lease(db, session, lease.owner, until_ms, lease.fence)
@@ -364,9 +364,9 @@ def _matches(session: StoredSession, lease: port.Lease) -> bool:
 
 
 def is_leased(row: Row | None, lease: port.Lease) -> bool:
-    """Return whether a row that `TO_SAVE` or `commit_reads` found is of a turn that runs under *lease*.
+    """Return whether a row of `TO_SAVE` or `commit_reads` belongs to a turn that runs under *lease*.
 
-    The digests of the session and the turn are checked, so that they can be decoded without.
+    The digests of the session and the turn are checked here, so that decoding need not check them.
     """
     if row is None or row[1] != lease.session_id:
         return False
@@ -392,7 +392,7 @@ def _place(row: Row) -> SavePlace:
 
 
 def _leased_row(db: Connection, lease: port.Lease, turn_id: str, sql: str) -> Row:
-    """Return the row of a turn; `LeaseLost`, or `TurnNotFound` if the lease is for another turn."""
+    """Return the row of a turn; raise `LeaseLost`, or `TurnNotFound` if the lease is for another turn."""
     db.lock_sessions((lease.session_id,))
     row = db.execute(sql, (turn_id,)).fetchone()
     if row is not None and is_leased(row, lease):

@@ -1,16 +1,16 @@
-"""What turns wait for: timers, completions from outside, people's decisions, and the clocks behind them.
+"""The waits of turns: timers, external completions and approvals, and the clocks they depend on.
 
 Rules
 -----
-1. A wait ends once. The call that reports an approval or a completion as expired writes that down: no answer
-   is accepted after it.
-2. A waiting turn continues when a wait that it stands at (`stands`) is over; one that it has handled before
-   does not wake it again.
-3. Decisions are in `approvals`, where `run_id` is the id of the turn that asked; the row in `waits` only says
-   that a turn stands at one.
+1. A wait ends once. The call that reports an approval or a completion as expired also stores that, so that no
+   answer is accepted afterwards.
+2. A waiting turn is resumed when one of its current waits (`stands`) is over; a wait that it has already
+   handled does not resume it again.
+3. Decisions are in `approvals`, where `run_id` is the id of the requesting turn; the row in `waits` only says
+   that a turn is waiting for one.
 4. A row is checked whenever it is read. A damaged approval can never be decided, so cancelling deletes it.
-5. The first program that notices that the time of day was set moves the timers, in the transaction that
-   records it. So they are moved once, however many programs notice.
+5. The first program that notices that the system clock was set shifts the timers, in the transaction that
+   records it. So they are shifted once, however many programs notice.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from standfast.store.sql.rows import decoded, encode, seal, text_seal
 
 WAITS: Final = "SELECT turn_id, wait_id, stands, digest, wait, outcome FROM waits"
 
-# Looked for every second: SQLite leaves out what is still open, so that only the rest is read and checked.
-# What it cannot read counts as over; the process that takes the turn over then gets `RecordCorrupt`.
+# Queried every second: SQLite filters out open waits, so that only the others are read and checked. A damaged
+# wait counts as over; the process that takes over the turn then gets `RecordCorrupt`.
 IS_DUE: Final = "iif(json_valid(CAST(wait AS TEXT)), json_extract(CAST(wait AS TEXT), '$.due_at') <= ?, 1)"
 _MAYBE_OVER: Final = f"""
 SELECT waits.turn_id, wait_id, stands, waits.digest, wait, outcome
@@ -50,7 +50,7 @@ _replace = msgspec.structs.replace
 
 
 class StoredWait(msgspec.Struct, frozen=True):
-    """A row of `waits`. Without `wait` it is a completion that came before its wait was saved."""
+    """A row of `waits`. Without `wait`, it is a completion that arrived before its wait was saved."""
 
     turn_id: str
     wait_id: str
@@ -60,7 +60,7 @@ class StoredWait(msgspec.Struct, frozen=True):
 
 
 def save(db: Connection, save: Save) -> None:
-    """Write the waits and the approval requests that a turn saves. It stands at them, as far as we know."""
+    """Write the waits and approval requests of a save; they count as current until the turn parks."""
     for wait in save.waits:
         stored = _find(db, save.turn_id, wait.wait_id) or StoredWait(save.turn_id, wait.wait_id)
         _write(db, _replace(stored, wait=wait, stands=True))
@@ -69,21 +69,21 @@ def save(db: Connection, save: Save) -> None:
 
 
 def stand(db: Connection, turn_id: str, outcome: Outcome) -> None:
-    """Let a turn that parks stand at the waits of its outcome and at no other."""
+    """Mark the waits of a parking turn's outcome as its current ones, and no others."""
     if not isinstance(outcome, Waiting) or not outcome.waits:
         return
     wanted = {wait.wait_id: wait for wait in outcome.waits}
     for stored in of_turn(db, turn_id):
         wait = wanted.pop(stored.wait_id, None)
         if (wait is not None) != stored.stands or stored.wait is None:
-            # What is stored was moved along if the time of day was set; the turn still has it as it was.
+            # Keep the stored wait: it was shifted if the system clock was set, the turn's copy was not.
             _write(db, _replace(stored, wait=stored.wait or wait, stands=wait is not None))
     for wait_id, wait in wanted.items():
         _write(db, StoredWait(turn_id, wait_id, wait, stands=True))
 
 
 def drop(db: Connection, turn_id: str) -> None:
-    """Drop a turn's waits and cancel what it still asks for."""
+    """Delete a turn's waits and cancel its open approvals."""
     db.execute("DELETE FROM waits WHERE turn_id = ?", (turn_id,))
     _cancel_approvals(db, turn_id)
 
@@ -100,7 +100,7 @@ def complete(db: Connection, token: str, outcome: WaitOutcome, now_ms: int) -> T
 
 
 def ended(db: Connection, turn_id: str, now_ms: int) -> tuple[tuple[tuple[str, WaitOutcome], ...], bool]:
-    """Return each wait of the turn that is over, and whether an expiry is not written down yet."""
+    """Return each wait of the turn that is over, and whether an expiry has not been stored yet."""
     open_turn = "SELECT 1 FROM turns WHERE turn_id = ? AND state <> 'ended'"
     if db.execute(open_turn, (turn_id,)).get is None:
         return (), False
@@ -122,7 +122,7 @@ def ended(db: Connection, turn_id: str, now_ms: int) -> tuple[tuple[tuple[str, W
 
 
 def expire(db: Connection, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
-    """Write down whose time is over; returns what `ended` says then."""
+    """Store which waits and approvals have expired; return the waits that are over."""
     rows.lock_session_of(db, "SELECT session FROM turns WHERE turn_id = ?", turn_id)
     for approval in find_approvals(db, turn_id=turn_id):
         if (after := rules.expired(approval, now_ms)) is not approval:
@@ -136,7 +136,7 @@ def expire(db: Connection, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOu
 
 
 def awake(db: Connection, now_ms: int) -> set[str]:
-    """The waiting turns that stand at something that is over."""
+    """Return the waiting turns of which a current wait is over."""
     found: set[str] = set()
     for stored in map(wait_of, db.execute(_MAYBE_OVER, (now_ms,)).fetchall()):
         if not stored.stands or (wait := stored.wait) is None:
@@ -278,7 +278,7 @@ def find_clock(db: Connection, boot: str) -> tuple[int, int] | None:
 
 
 def see_clock(db: Connection, boot: str, offset_ms: int) -> SeenClock:
-    """Record how the clocks stand, and move timers along if the time of day was set."""
+    """Record the offset of the clocks, and shift timers if the system clock was set."""
     seen = rules.seen_clock(find_clock(db, boot), offset_ms)
     row = (boot, seen.lease_offset_ms, offset_ms)
     db.execute(

@@ -1,6 +1,6 @@
-"""How a SQLite file is opened: with checksums on every page, in WAL mode, with errors of the store's own.
+"""Opening of SQLite files: with checksums on every page, in WAL mode, with errors of the store's own.
 
-A damaged page, also of an index, is an error and never a wrong answer.
+A damaged page, even of an index, raises an error and never gives a wrong result.
 
 Theory of operation
 -------------------
@@ -16,8 +16,8 @@ file gets its checksums before any connection works on it, under an exclusive lo
 
     CHECKED, pages without them  -> check every record, mark UPGRADING            (two transactions)
 
-The last one is taken when the operator asks for it (see `maintenance`): frames of the write-ahead log
-have no checksums, so another SQLite program that copies them to the file leaves pages that look damaged.
+The last one is taken when the operator requests it (see `maintenance`): frames of the write-ahead log have no
+checksums, so another SQLite program that copies them to the file leaves pages that look damaged.
 
 Each step is atomic, and the next program that opens the file continues with the step that is missing. The
 mark is the `application_id` in the file's header.
@@ -29,8 +29,8 @@ Rules
    checksums over pages of a file that reserves no bytes for them.
 3. A file marked CHECKED that does not reserve the bytes, or one that reserves them unmarked, is damaged.
 4. Tables are migrated first: programs that write no checksums refuse the newer schema.
-5. This process's default VFS stays what it was; other users of apsw notice nothing.
-6. Whatever SQLite raises, callers get as one of the store's own errors, with the path in it.
+5. This process's default VFS is unchanged, so other users of apsw are not affected.
+6. Every SQLite error is converted to one of the store's own errors, which contains the path.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PRAGMA journal_size_limit = 16777216;
 """
 
 _STATEMENTS: Final = 256
-"""How many executions ago a statement was last used when apsw forgets how it was prepared."""
+"""The size of apsw's statement cache: after how many other executions a prepared statement is dropped."""
 
 _TAKEN: Final = (apsw.SQLITE_CONSTRAINT_UNIQUE, apsw.SQLITE_CONSTRAINT_PRIMARYKEY)
 
@@ -86,7 +86,7 @@ class SqliteConnection(apsw.Connection):
     def lock_blobs(self) -> None: ...
 
     def skip_used_keys(self) -> None:
-        """Do nothing: SQLite's next key is higher than any that is there."""
+        """Do nothing: SQLite's next key is always higher than any existing one."""
 
     def announce(self, text: str) -> None: ...
 
@@ -103,12 +103,12 @@ def connect(path: Path, busy_timeout_ms: int) -> SqliteConnection:
     patience = Patience(busy_timeout_ms)
     connection.patience = patience
     connection.set_busy_handler(patience)
-    # Without it SQLite prepares a statement anew for every value that is bound: 8 µs become 110.
+    # Without it, SQLite prepares a statement again for every bound value: 110 µs instead of 8.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     try:
         _enter_wal(connection, patience)
         connection.execute(_PRAGMAS)
-        if not is_checked(connection):  # its header was damaged since the file was opened
+        if not is_checked(connection):  # the header has been damaged since the file was opened
             raise page_damaged(path, 1)
     except BaseException:
         connection.close(True)
@@ -117,10 +117,10 @@ def connect(path: Path, busy_timeout_ms: int) -> SqliteConnection:
 
 
 def create_file(path: Path) -> None:
-    """Make the file and its directory, for this user only. What exists keeps its mode."""
+    """Create the file and its directory, for this user only. Existing ones keep their mode."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Closing a file drops all locks that this process has on it: one that exists is not touched.
+        # Closing a file drops all locks that this process has on it, so an existing file is not opened.
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except (OSError, ValueError) as error:
@@ -128,19 +128,19 @@ def create_file(path: Path) -> None:
 
 
 def bytes_on_disk(path: Path) -> int:
-    """The size of the file with its write-ahead log."""
+    """Return the size of the file with its write-ahead log."""
     return sum(part.stat().st_size for part in (path, path.with_name(path.name + "-wal")) if part.exists())
 
 
 def translated(error: BaseException, path: Path) -> BaseException:
-    """The store's own error for one of SQLite's; every other error as it is."""
+    """Convert an SQLite error to one of the store's own; return every other error unchanged."""
     match error:
         case apsw.Error():
             found: BaseException = _store_error(error, path)
         case UnicodeDecodeError():
-            found = damaged(f"{path} holds text that is not UTF-8")
+            found = damaged(f"{path} contains text that is not UTF-8")
         case UnicodeEncodeError():
-            found = InvalidArgument("a string holds a lone surrogate")
+            found = InvalidArgument("a string contains a lone surrogate")
         case _:
             return error
     found.__cause__ = error
@@ -148,10 +148,10 @@ def translated(error: BaseException, path: Path) -> BaseException:
 
 
 class Patience:
-    """How long to wait for another process. Short steps, because SQLite's own let it starve.
+    """The time to wait for another process, in short steps, because SQLite's own busy handler can starve.
 
-    After a wait in vain, and for as long as it took, others take a tenth of it: what is queued behind a
-    process that is stopped must not wait as long once more, write after write.
+    After an unsuccessful wait, and for as long as it took, later waits take only a tenth of the time: writes
+    that are queued behind a stopped process must not wait for the full time one after the other.
     """
 
     def __init__(self, timeout_ms: int) -> None:
@@ -174,7 +174,7 @@ class Patience:
 
 
 def _enter_wal(connection: SqliteConnection, patience: Patience) -> None:
-    """Switch to WAL. SQLite asks no busy handler here, so the waiting is ours."""
+    """Switch to WAL mode, with retries, because SQLite does not call the busy handler here."""
     attempt = 0
     while True:
         try:
@@ -236,7 +236,7 @@ def _locked(path: Path) -> StoreUnavailable:
 
 
 def damaged(message: str) -> RecordCorrupt:
-    """A record so broken that SQLite could not hand it over, hence without its name."""
+    """Return the error for a record so damaged that SQLite could not read it, so its name is unknown."""
     error = RecordCorrupt("")
     error.message = message
     return error
@@ -244,14 +244,14 @@ def damaged(message: str) -> RecordCorrupt:
 
 # Reading a file that this process cannot write to
 #
-# SQLite reads a file in WAL mode only if it can make or find the file's `-shm`. Where it cannot, a file
-# without a write-ahead log is read as it stands (`immutable`): no writer has it open, or there would be a
-# log. A file with a log but without `-shm`, as on a copy of a running program's directory, is copied to a
-# private directory and read there; so is one whose tables are those of an older version.
+# SQLite reads a file in WAL mode only if it can create or find the file's `-shm`. If it cannot, a file
+# without a write-ahead log is read directly (`immutable`): no writer has it open, or there would be a log. A
+# file with a log but without `-shm`, as in a copy of a running program's directory, is copied to a private
+# directory and read there; so is a file with the tables of an older version.
 
 
 def can_write(path: Path) -> bool:
-    """Whether this process may write to the file, and make what SQLite needs beside it."""
+    """Return whether this process may write to the file and create the files that SQLite needs next to it."""
     if not path.exists():
         return True  # creating it raises the reason
     if not os.access(path, os.W_OK):
@@ -260,7 +260,7 @@ def can_write(path: Path) -> bool:
 
 
 def connect_read_only(path: Path, busy_timeout_ms: int) -> SqliteConnection:
-    """Open the file without changing anything; `apsw.CantOpenError` if its log cannot be read in place."""
+    """Open the file read-only; raise `apsw.CantOpenError` if its log cannot be read in place."""
     log = _beside(path, "-wal")
     as_it_stands = not os.access(path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
     connection = open_unwritten(path, immutable=as_it_stands)
@@ -274,7 +274,7 @@ def connect_read_only(path: Path, busy_timeout_ms: int) -> SqliteConnection:
 
 
 def copy_to_private_directory(path: Path) -> tuple[TemporaryDirectory[str], Path]:
-    """Copy the file and its log; returns the directory, which goes with its object, and the copy."""
+    """Copy the file and its log; return the directory, which is deleted with its object, and the copy."""
     import shutil
     import tempfile  # few programs read a file that they may not write
 
@@ -294,7 +294,7 @@ def _beside(path: Path, part: str) -> Path:
 
 _CHECKSUM_VFS: Final = "cksmvfs"
 _CHECKSUMS: Final = os.path.join("sqlite_extra_binaries", "cksumvfs")
-"""The extension that has it, in the package apsw. SQLite adds the suffix of the platform."""
+"""The extension with the checksum VFS, in the package apsw. SQLite adds the platform's suffix."""
 _MAGIC: Final = b"SQLite format 3\0"
 _RESERVED: Final = 8
 _CHECKED: Final = 0x48665043
@@ -306,7 +306,7 @@ _vfs_below: str | None = None
 
 
 class _State(Enum):
-    """How far a file is on its way to checksums."""
+    """The progress of a file towards checksums."""
 
     EMPTY = "empty"
     WITHOUT = "without checksums"
@@ -324,12 +324,12 @@ def open_checked(path: str, flags: int | None = None) -> SqliteConnection:
 
 
 def open_unwritten(path: Path, *, immutable: bool) -> SqliteConnection:
-    """Open a file for reading only. One without checksums is read as it is, and not upgraded."""
+    """Open a file read-only. A file without checksums is not upgraded."""
     options = "mode=ro&immutable=1" if immutable else "mode=ro"
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     connection = open_checked(f"{path.as_uri()}?{options}", flags)
     try:
-        if _state_of(connection, path) is _State.RESERVED:  # an upgrade that has not written them all
+        if _state_of(connection, path) is _State.RESERVED:  # unfinished upgrade: some checksums are missing
             connection.execute("PRAGMA checksum_verification = OFF")
     except BaseException:
         connection.close(True)
@@ -338,7 +338,7 @@ def open_unwritten(path: Path, *, immutable: bool) -> SqliteConnection:
 
 
 def is_checked(connection: SqliteConnection) -> bool:
-    """Whether this connection checks every page that it reads, and writes checksums."""
+    """Return whether this connection checks every page that it reads, and writes checksums."""
     return bool(connection.execute("PRAGMA checksum_verification").get == "1")
 
 
@@ -347,9 +347,9 @@ def ensure_checksums(
 ) -> None:
     """Create the file with checksums, or upgrade one that has none.
 
-    Wait for other programs while `patience` allows, then raise `apsw.BusyError`. *migrate* brings the tables
-    of a file without checksums to their last version, inside a transaction. Call it before this program has
-    any other connection to the file.
+    Wait for other programs while `patience` allows, then raise `apsw.BusyError`. *migrate* upgrades the
+    tables of a file without checksums to the latest version, inside a transaction. Call this before this
+    program has any other connection to the file.
     """
     _load()
     attempt = 0
@@ -364,15 +364,15 @@ def ensure_checksums(
 
 
 def start_rewrite(path: Path, check: Callable[[SqliteConnection], None]) -> None:
-    """Let the next `ensure_checksums` write every checksum of a checked file anew, unless *check* raises.
+    """Make the next `ensure_checksums` rewrite every checksum of a checked file, unless *check* raises.
 
-    *check* reads the file without page checksums, in a transaction that is undone if it raises. Raises
+    *check* reads the file without page checksums, in a transaction that is rolled back if it raises. Raise
     `apsw.BusyError` if another connection to the file is open.
     """
     _load()
     _roll_back(path)
     with contextlib.closing(_open_below(path)) as db:
-        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a file that is refused stays as it is
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a refused file is not changed
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("BEGIN EXCLUSIVE")
         if _state_of(db, path) is not _State.CHECKED:
@@ -401,7 +401,7 @@ def find_damaged_page(path: Path) -> int | None:
 
 
 def _advance(path: Path, migrate: Callable[[SqliteConnection], None]) -> bool:
-    """Take the next step towards checksums; true once every page has one."""
+    """Take the next step towards checksums; return True once every page has one."""
     _roll_back(path)
     with contextlib.closing(_open_below(path)) as db:
         state = _state_of(db, path)
@@ -418,7 +418,7 @@ def _advance(path: Path, migrate: Callable[[SqliteConnection], None]) -> bool:
 
 
 def _roll_back(path: Path) -> None:
-    """Undo what a killed program has left half written (rule 2)."""
+    """Roll back the unfinished transaction of a killed program (rule 2)."""
     if path.with_name(path.name + "-journal").exists():
         with contextlib.closing(_open_below(path)) as db:
             db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
@@ -429,7 +429,7 @@ def _create(path: Path) -> None:
         db.execute("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = EXTRA")
         db.reserve_bytes("main", _RESERVED)
         db.execute("BEGIN EXCLUSIVE")
-        if _state_of(db, path) is _State.EMPTY:  # no other program was faster
+        if _state_of(db, path) is _State.EMPTY:  # unless another program was faster
             db.execute(f"PRAGMA application_id = {_CHECKED}")
         db.execute("COMMIT")
 
@@ -460,14 +460,14 @@ def _write_checksums(path: Path) -> None:
 
 
 def _lock(db: SqliteConnection) -> None:
-    """Leave WAL mode, which takes that no other connection is open, and keep others out until *db* closes."""
+    """Leave WAL mode, for which no other connection may be open, and lock the file until *db* closes."""
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
     db.execute("PRAGMA synchronous = EXTRA")  # a journal that was deleted must not come back after power loss
     db.execute("PRAGMA journal_mode = DELETE").fetchall()
 
 
 def _state_of(db: SqliteConnection, path: Path) -> _State:
-    """Read how far the file is from its header. Outside a lock the answer may be out of date."""
+    """Read the file's progress towards checksums from its header. Without a lock it may be out of date."""
     header = _header(db)
     if header is None:
         return _State.EMPTY
@@ -482,7 +482,7 @@ def _state_of(db: SqliteConnection, path: Path) -> _State:
 
 
 def page_damaged(path: Path, page: int | None) -> RecordCorrupt:
-    """Name the page that does not match its checksum; None: it is in the write-ahead log."""
+    """Return the error for a page with a wrong checksum; None means a page in the write-ahead log."""
     import shlex
 
     where = "a page in its write-ahead log" if page is None else f"page {page}"
@@ -496,7 +496,7 @@ def page_damaged(path: Path, page: int | None) -> RecordCorrupt:
 
 
 def _header(db: SqliteConnection) -> bytes | None:
-    """The first hundred bytes of the file itself; None if it is empty."""
+    """Return the first hundred bytes of the file itself; None if it is empty."""
     whole, header = db.read("main", 0, 0, 100)
     return header if whole else None
 

@@ -1,4 +1,4 @@
-"""One SQLite file: one writer at a time that commits for many callers, and readers that never wait.
+"""One SQLite file: one writer that commits for many callers, and readers that never wait.
 
 Theory of operation
 -------------------
@@ -7,13 +7,13 @@ for each thread that reads at the moment.
 
 Rules
 -----
-1. Acknowledged means on disk: WAL with `synchronous=FULL`, and an answer comes after the commit.
-2. A connection never crosses a fork; the child has to open the file anew.
-3. A file that this process cannot write to is opened for reading only (see `connection`).
-4. Every page of the file carries a checksum (see `connection`). A file without checksums is upgraded before
+1. An acknowledged write is on disk: WAL with `synchronous=FULL`, and a method returns after the commit.
+2. A connection is never used after a fork; the child process has to open the file again.
+3. A file that this process cannot write to is opened read-only (see `connection`).
+4. Every page of the file has a checksum (see `connection`). A file without checksums is upgraded before
    anything else uses it.
 
-Not here: tables. A component brings its own as migrations (see `schema`).
+Not here: tables. Each component defines its own as migrations (see `schema`).
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ MAX_READERS: Final = 8
 _CHECKPOINT_PAGES: Final = 1000
 """The length of the write-ahead log at which it is copied to the file."""
 _SLOW_S: Final = 0.003
-"""How long a commit may take, on average, for a loop's thread to wait for it."""
+"""The longest average commit for which a loop's thread writes by itself."""
 NO_COMPONENTS: Final[Components] = MappingProxyType({})
 
 
 class Database:
     """A SQLite file. `write` and `read` may be called from any thread, `write_soon` from any loop.
 
-    *components* are the tables that the file has: migrations by the name of their component. They are brought
-    to the last migration, however many programs open the file at once.
+    *components* are the migrations of the file's tables, by component name. All of them are applied, once,
+    even if several programs open the file concurrently.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Database:
             self.write(lambda db: migrate_all(db, components, self.path))
 
     def _open_for_reading(self, components: Components) -> None:
-        """Read the file where it is, or else a private copy that can be brought up to date."""
+        """Open the file in place, or a private copy that can be upgraded."""
         with contextlib.suppress(apsw.CantOpenError):
             reader = self._connect()
             self._readers.append(reader)
@@ -117,8 +117,8 @@ class Database:
         return self._group is not None
 
     def write(self, job: Callable[[SqliteConnection], T], scope: Scope | None = None) -> T:
-        """Run *job* in a transaction; returns when that is on disk."""
-        self.require_open()  # before the gate, which a fork may have left shut
+        """Run *job* in a transaction; return when it is on disk."""
+        self.require_open()  # first, because a fork may have left the lock taken
         queued = Job(job)
         with self._gate:
             group = self._require_writable()
@@ -174,7 +174,7 @@ class Database:
         return self.read(in_transaction)
 
     def compact(self) -> None:
-        """Give the space of what was deleted back to the file system."""
+        """Return the space of deleted data to the file system."""
         group = self._require_writable()
         with group.writing:
             self.require_open()
@@ -196,12 +196,12 @@ class Database:
             raise _for_good(
                 StoreUnavailable(
                     f"the store {self.path} was opened before this process was forked",
-                    hint="open it anew in the child process",
+                    hint="open it again in the child process",
                 )
             )
 
     def close(self) -> None:
-        """Finish what is queued and let go of the file. Twice, or after a fork, it does nothing."""
+        """Run the queued jobs and close the file. Does nothing if it is closed, or after a fork."""
         if os.getpid() != self._pid:
             return
         with self._gate:
@@ -243,7 +243,7 @@ class Database:
         try:
             result = query(reader)
         except BaseException:
-            reader.close(True)  # a statement left open would hold the next reader in the past
+            reader.close(True)  # an open statement would show the next reader an old state
             raise
         if self._closed or len(self._readers) >= MAX_READERS:
             reader.close(True)
@@ -253,7 +253,7 @@ class Database:
 
 
 def _for_good(error: StoreUnavailable) -> StoreUnavailable:
-    """An error that another attempt meets as well."""
+    """Return the error as one that is not retryable."""
     error.retryable = False
     return error
 
@@ -268,11 +268,12 @@ class _TransactionLost(Exception):
 class SqliteWriter(GroupWriter):
     """Commits groups of jobs on one connection.
 
-    A group of jobs is first run as it is. A job that fails before it has written anything fails alone; if one
-    fails after that, the transaction is rolled back and the group is run again with a savepoint for each job.
+    A group of jobs is first run without savepoints. A job that fails before it has written anything fails
+    alone; if one fails after that, the transaction is rolled back and the group is run again with a savepoint
+    for each job.
 
-    Brief jobs are run on the thread of their loop while the disk is fast. The write-ahead log is copied to
-    the file on another thread than a loop's.
+    Brief jobs are run on the thread of their loop while the disk is fast. The write-ahead log is never copied
+    to the file on a loop's thread.
     """
 
     def __init__(self, db: SqliteConnection, translated: Callable[[BaseException], BaseException]) -> None:
@@ -288,7 +289,7 @@ class SqliteWriter(GroupWriter):
         self.connection.close(True)
 
     def write_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have brief jobs written at the end of this round of *loop*, with those queued until then."""
+        """Run brief jobs at the end of this cycle of *loop*, with those queued until then."""
         if self._commit_s > _SLOW_S:
             self.wake()
         elif loop not in self._due:
@@ -326,7 +327,7 @@ class SqliteWriter(GroupWriter):
         self.answer(jobs, loop)
 
     def begin_at_once(self) -> bool:
-        """Take `writing` and begin a transaction on the thread of a loop; false if the loop had to wait."""
+        """Take `writing` and begin a transaction on a loop's thread; return False if that means waiting."""
         if self._commit_s > _SLOW_S or not self.writing.acquire(blocking=False):
             return False
         patience = self.connection.patience
@@ -341,17 +342,17 @@ class SqliteWriter(GroupWriter):
         return True
 
     def _note_log(self, db: object, name: str, pages: int) -> int:
-        if pages < self._log_pages:  # it has begun anew
+        if pages < self._log_pages:  # the log has been restarted
             self._checkpoint_at = _CHECKPOINT_PAGES
         self._log_pages = pages
         return apsw.SQLITE_OK
 
     def tidy(self) -> None:
-        """Copy the write-ahead log to the file if it is long; what readers still need of it stays."""
+        """Copy the write-ahead log to the file if it is long, except the parts that readers still need."""
         if self._log_pages >= self._checkpoint_at:
             with contextlib.suppress(
                 apsw.Error
-            ):  # the next attempt may succeed, and a commit tells what fails
+            ):  # the next attempt may succeed, and a commit raises any error
                 self.connection.wal_checkpoint()
             self._checkpoint_at = self._log_pages + _CHECKPOINT_PAGES
 
@@ -377,7 +378,7 @@ class SqliteWriter(GroupWriter):
         self._commit_s += (time.monotonic() - began - self._commit_s) / 8
 
     def _run_all(self, jobs: list[Job[Any]]) -> bool:
-        """Run the jobs; false if one failed in a way that may concern the others."""
+        """Run the jobs; return False if one failed in a way that may affect the others."""
         db = self.connection
         for job in jobs:
             before = db.total_changes()
@@ -409,7 +410,7 @@ class SqliteWriter(GroupWriter):
                 job.error = error
 
     def _attempt(self, job: Job[Any]) -> None:
-        """Run one job. Its failure is its own, unless SQLite gave up the transaction."""
+        """Run one job. A failure affects only this job, unless SQLite rolled back the whole transaction."""
         self.connection.execute("SAVEPOINT job")
         try:
             job.error = None

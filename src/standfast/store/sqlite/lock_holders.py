@@ -1,4 +1,4 @@
-"""Which process keeps others from writing to a SQLite file, as far as this machine can tell.
+"""Finds the process that holds the write lock of a SQLite file, if it is on this machine.
 
 SQLite's locks are POSIX locks, which Linux lists in `/proc/locks` with the process that has them. In WAL mode
 the one writer has byte 120 of the file `-shm`; outside of it, the file itself.
@@ -15,7 +15,7 @@ _STATES: Final = {"T": "stopped", "t": "stopped by a debugger", "D": "waiting fo
 
 
 class LockHolder(NamedTuple):
-    """A process with the write lock. `state` is empty if it simply runs."""
+    """A process with the write lock. `state` is empty if it is running normally."""
 
     pid: int
     name: str
@@ -27,7 +27,7 @@ class LockHolder(NamedTuple):
 
 
 def find_lock_holder(path: Path) -> LockHolder | None:
-    """Return the other process that keeps the file from being written; None if it cannot be told."""
+    """Return the other process that holds the file's write lock; None if it cannot be determined."""
     try:
         locks = Path("/proc/locks").read_text().splitlines()
         shared = _inode(path.with_name(path.name + "-shm"))

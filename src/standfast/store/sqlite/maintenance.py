@@ -1,18 +1,18 @@
-"""What an operator does to a store's file: copy it, rename it, write all page checksums anew.
+"""Maintenance of a store's file: copy it, rename it, rewrite all page checksums.
 
 Theory of operation
 -------------------
 Pages in the write-ahead log carry no checksums; they get them when a connection through the checksum VFS
 copies them to the file. If a process was killed and another SQLite program then opens the file, that program
 copies them, and leaves pages whose checksums are wrong although nothing is damaged. Such a page looks like a
-damaged one. So the operator has to say that it is none, and everything else that can be checked is checked:
+damaged one. So the operator has to state that it is not, and everything else that can be checked is checked:
 SQLite's `integrity_check`, the definitions of the tables, and the digest of every record.
 
 Rules
 -----
-1. Nothing is changed before every check has passed, and no other program has the file open meanwhile.
+1. Nothing is changed before every check has passed, and no other program may have the file open.
 2. An index that does not match its table is refused, not rebuilt: the table may be the one that lost a row.
-3. After a kill the command is run again, or the next program that opens the file continues.
+3. If the command is killed, run it again, or the next program that opens the file continues.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
 Theory of operation
 -------------------
-The sandbox once had a store of its own, in the same file. A row of `sandbox_sessions` held the bytes of the
-engine, `sandbox_runs` the runs that waited for an approval. Now a session of the sandbox is a session with
-`code`, and a run is a turn. This step writes what the sandbox would write now; snapshots and approvals stay.
+The sandbox once had a store of its own, in the same file. A row of `sandbox_sessions` had the engine's bytes,
+`sandbox_runs` the runs that waited for an approval. Now a session of the sandbox is a session with `code`,
+and a run is a turn. This migration converts the sessions; snapshots and approvals are kept.
 
 Rules
 -----
 1. It writes sessions with the code of today, so it must run after all other migrations.
-2. A run that waits cannot become a turn, because no turn led to it: the file is refused and left as it is.
-3. Every record that is read is checked. One that is damaged refuses the file.
+2. A waiting run cannot become a turn, because it has no turn's journal: the file is refused and not changed.
+3. Every record that is read is checked. A file with a damaged record is refused.
 """
 
 from __future__ import annotations

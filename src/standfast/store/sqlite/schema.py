@@ -1,15 +1,15 @@
-"""The tables of a store, and their migrations to the last version.
+"""The tables of a store, and their migrations to the latest version.
 
 Theory of operation
 -------------------
-A component brings its tables as migrations: SQL, or a function that is given the connection.
+A component defines its tables as migrations: SQL, or a function of the connection.
 `standfast_schema` records how many of them the file has had. Components are migrated in their order, so a
 function may use the tables of those before its own.
 
 Rules
 -----
-1. A migration, once released, never changes; a new one goes to the end of its component's list.
-2. Blobs come last in a row: SQLite then reads the columns before them without touching them.
+1. A released migration never changes; a new one is appended to its component's list.
+2. Blobs come last in a row, so that SQLite can read the columns before them without reading the blobs.
 3. Segments and sessions are linked by integers: a path is walked inside SQLite.
 """
 

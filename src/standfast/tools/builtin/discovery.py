@@ -1,4 +1,4 @@
-"""Tools that describe the tools and the limits of guest code. Always there, and without effects."""
+"""Tools that describe the tools and limits of guest code. Always available, without side effects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from standfast.tools.decorator import built_in, tool
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolRegistry
 
-# Said in the annotation: an `Args:` section would load the docstring parser in every process.
+# Described in the annotation, because an `Args:` section would load the docstring parser in every process.
 _NAME = msgspec.Meta(description="the name of a tool, as list_tools() gives it")
 
 
@@ -45,7 +45,7 @@ def discovery_tools(registry: ToolRegistry, policy: Policy) -> list[RegisteredTo
 
     @tool(side_effect="none")
     def current_policy(ctx: RunContext[Any]) -> dict[str, Any]:
-        """Show the limits of this run and of its session, and the grants that the code runs under."""
+        """Return the limits of this run and of its session, and the permissions of the code."""
         return policy(ctx)
 
     return built_in(list_tools, describe_tool, current_policy)

@@ -1,4 +1,4 @@
-"""Files on the mounts: `read_text`, `write_text`, `list_dir`."""
+"""The tools for files on mounts: `read_text`, `write_text`, `list_dir`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def file_tools(table: MountTable, *, limits: CapabilityLimits | None = None) -> 
 
     @tool(side_effect="write", idempotent=True, limits=limits)
     def write_text(path: str, text: str) -> int:
-        """Write a text file as UTF-8, replacing what it held. Returns the number of bytes written.
+        """Write a text file as UTF-8, replacing its contents. Returns the number of bytes written.
 
         Args:
             path: absolute path of the file, below a writable mount; its directory must exist.
@@ -59,7 +59,7 @@ def _text_of(table: MountTable, path: str, max_bytes: int) -> str:
         data = bytearray()
         while chunk := os.read(file, _CHUNK_BYTES):
             data += chunk
-            if len(data) > max_bytes:  # it grew, or it is one of those files that have no size
+            if len(data) > max_bytes:  # it grew, or is a file that reports no size
                 raise _too_large(path, f"it has more than {max_bytes} bytes")
     try:
         return data.decode()

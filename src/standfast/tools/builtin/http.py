@@ -1,12 +1,12 @@
-"""GET from an allow-list of hosts: `fetch_text`, `fetch_json`.
+"""The tools `fetch_text` and `fetch_json`, which send GET requests to an allow-list of hosts.
 
-Each hop of a fetch passes the same steps: the URL is read strictly, its host and port are looked up in the
-allow-list, the name is resolved once, every address of the answer is checked, and the connection goes to a
+Each hop of a fetch takes the same steps: the URL is parsed strictly, its host and port are looked up in the
+allow-list, the name is resolved once, every resolved address is checked, and the connection is made to a
 checked address, with the name only in the Host header and in TLS. A redirect starts again from the top.
 
-What is checked is what is connected to. A name that resolves differently a moment later changes nothing. One
-address that is not granted refuses the whole answer. Nothing is taken from the environment: no proxy, no
-netrc, no cookies between hops.
+The checked address is the one connected to, so a name that resolves differently a moment later has no effect.
+If one of the addresses is not allowed, the whole request is refused. The environment is ignored: there is no
+proxy, no netrc, and no cookies between hops.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DEFAULT_LIMITS: Final = CapabilityLimits(timeout_ms=_TIMEOUT_MS)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Sequence[str]]
-"""Host and port → the addresses, as text."""
+"""Returns the addresses of a host and port, as text."""
 
 _DEFAULT_PORT: Final = {"http": 80, "https": 443}
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
@@ -49,7 +49,7 @@ _CHARSET: Final = re.compile(
     r"utf-?8|utf-16(le|be)?|us-ascii|iso-8859-\d{1,2}|windows-125\d|shift_jis|euc-(jp|kr)|gb(k|2312|18030)|big5",
     re.IGNORECASE,
 )
-"""The charsets of the web. Python knows more, some of which take quadratic time."""
+"""The charsets used on the web. Python supports more, some of which take quadratic time."""
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _GLOBAL_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
@@ -65,23 +65,23 @@ def http_tools(
     resolve: Resolve | None = None,
     limits: CapabilityLimits = DEFAULT_LIMITS,
 ) -> list[RegisteredTool]:
-    """`fetch_text` and `fetch_json` for the hosts of an allow-list.
+    """Return `fetch_text` and `fetch_json` for the hosts of an allow-list.
 
     Args:
         allow_hosts: `example.com` for one host, `*.example.com` for its subdomains; with `:port` for that
-            port, else for the scheme's own. An address such as `127.0.0.1:8080` may be private.
-        allow_private: let allowed names lead to private addresses, too.
-        resolve: instead of the system's resolver.
-        limits: of each of the two tools.
+            port, otherwise for the scheme's default. An address such as `127.0.0.1:8080` may be private.
+        allow_private: whether allowed names may resolve to private addresses.
+        resolve: a replacement for the system's resolver.
+        limits: the limits of each of the two tools.
     """
     if isinstance(allow_hosts, str):
-        raise InvalidArgument("allow_hosts is a list of hosts, not one text", hint=f"write [{allow_hosts!r}]")
+        raise InvalidArgument("allow_hosts must be a list of hosts, got a str", hint=f"use [{allow_hosts!r}]")
     grants = tuple(_read_grant(entry) for entry in allow_hosts)
     gate = _Gate(grants, allow_private, resolve or system_addresses)
 
     @tool(side_effect="network", idempotent=True, limits=limits)
     def fetch_text(url: str) -> str:
-        """Fetch a URL with GET and return the answer's text.
+        """Fetch a URL with GET and return the text of the response.
 
         Args:
             url: http or https URL of an allowed host.
@@ -91,7 +91,7 @@ def http_tools(
 
     @tool(side_effect="network", idempotent=True, limits=limits)
     def fetch_json(url: str) -> Any:
-        """Fetch a URL with GET and return the JSON value of the answer.
+        """Fetch a URL with GET and return the JSON value of the response.
 
         Args:
             url: http or https URL of an allowed host.
@@ -100,14 +100,14 @@ def http_tools(
         try:
             return msgspec.json.decode(body.data.removeprefix(b"\xef\xbb\xbf"))
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ToolError("HTTP_ERROR", f"{body.host} did not answer with JSON: {error}") from None
+            raise ToolError("HTTP_ERROR", f"the response of {body.host} is not JSON: {error}") from None
 
     return built_in(fetch_text, fetch_json)
 
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """One entry of the allow-list. With an `address` it stands for that address alone."""
+    """One entry of the allow-list. With an `address`, it allows only that address."""
 
     host: str
     subdomains: bool
@@ -129,7 +129,7 @@ class _Grant:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A URL, read strictly. `address` is set if the host is one."""
+    """A strictly parsed URL. `address` is set if the host is an IP address."""
 
     scheme: str
     host: str
@@ -139,7 +139,7 @@ class _Target:
     url: str
 
     def netloc(self, host: str) -> str:
-        """Return *host* as a URL names it, with the port if that is not the scheme's own."""
+        """Return *host* as in a URL, with the port unless it is the scheme's default."""
         shown = f"[{host}]" if ":" in host else host
         return shown if self.port == _DEFAULT_PORT[self.scheme] else f"{shown}:{self.port}"
 
@@ -182,14 +182,14 @@ class _Gate:
         except OSError as error:
             raise ToolError("HTTP_ERROR", f"{target.host} cannot be resolved: {error}") from None
         except ValueError:
-            raise AccessDenied(f"{target.host} resolves to something that is no address") from None
+            raise AccessDenied(f"{target.host} does not resolve to a valid address") from None
         if not found:
             raise ToolError("HTTP_ERROR", f"{target.host} has no address")
         return list(dict.fromkeys(found))
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is one of the public internet, also when it embeds an IPv4 address."""
+    """Return whether an address, and an IPv4 address embedded in it, is on the public internet."""
     if isinstance(address, ipaddress.IPv4Address):
         return (
             address.is_global
@@ -228,14 +228,14 @@ def _fetch(gate: _Gate, url: str, limits: CapabilityLimits) -> _Body:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ToolError("HTTP_ERROR", f"{target.host} cannot be fetched from: {error}") from None
         except ValueError:
-            raise AccessDenied(f"{target.host} redirects to something that is no URL") from None
+            raise AccessDenied(f"{target.host} redirects to an invalid URL") from None
     raise ToolError("HTTP_ERROR", f"{target.host} redirected more than {MAX_REDIRECTS} times")
 
 
 def _send(
     client: httpx2.Client, target: _Target, addresses: list[Address], deadline: float
 ) -> httpx2.Response:
-    """GET from the first address that accepts a connection."""
+    """Send the GET request to the first address that accepts a connection."""
     import httpx2
 
     for position, address in enumerate(addresses):
@@ -295,7 +295,7 @@ def _read_url(url: str) -> _Target:
     if len(url) > MAX_URL_CHARS:
         raise AccessDenied(f"a URL of {len(url)} characters is too long, the limit is {MAX_URL_CHARS}")
     if _BAD_IN_URL.search(url):
-        raise AccessDenied(f"URL {url[:80]!r} holds a space, a backslash or a control character")
+        raise AccessDenied(f"URL {url[:80]!r} contains a space, a backslash or a control character")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -312,7 +312,7 @@ def _read_url(url: str) -> _Target:
 
 
 def _read_host(text: str) -> tuple[str, Address | None]:
-    """A host in its one normal form; raises `AccessDenied` for anything that could be read in two ways."""
+    """Return a host in its normal form; raise `AccessDenied` if it could be read in two ways."""
     if ":" in text:
         return _read_address(text)
     host = text.lower().removesuffix(".")

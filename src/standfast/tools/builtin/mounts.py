@@ -1,19 +1,19 @@
 """Virtual POSIX paths over directories of the host.
 
-A guest path names a mount (the longest that fits) and components below it. The components are walked one
-by one, each opened relative to the directory before it and never through a symlink; a symlink is read and
-its target is walked in its place, with a stack of open directories to go back on `..`. So what is checked is
-what is opened, whatever happens on the disk in between.
+A guest path consists of a mount (the longest that matches) and components below it. The components are walked
+one by one, each opened relative to the directory before it and never through a symlink. A symlink is read and
+its target is walked instead, with a stack of open directories for `..`. So the checked file is the one that
+is opened, whatever happens on the disk in the meantime.
 
 Rules
 -----
 1. No path reaches above its mount's directory: not by `..`, not by a symlink, absolute or relative.
 2. Only regular files are read and written; FIFOs, sockets and devices are refused without blocking.
 3. Messages name virtual paths, never the host's.
-4. A write that would exceed a mount's quota is refused before the file is made or emptied. A write that does
-   not grow the mount is always allowed.
-5. Writes through this process to one directory happen one after the other, so that together they keep the
-   quota. Changes by other processes are noticed within a second.
+4. A write that would exceed a mount's quota is refused before the file is created or truncated. A write that
+   does not grow the mount is always allowed.
+5. Writes by this process to one directory are serialized, so that together they respect the quota. Changes by
+   other processes are noticed within a second.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FRESH_S: Final = 1.0
 
 
 class MountQuota:
-    """What a directory of the host holds, as counted last."""
+    """The number of bytes and files in a directory of the host, as counted last."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class MountQuota:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Let one write happen at a time; if it fails, count anew before the next."""
+        """Serialize writes; if one fails, count again before the next."""
         with self._lock:
             try:
                 yield
@@ -58,7 +58,7 @@ class MountQuota:
                 raise
 
     def require(self, shown: str, grows: int, new_files: int, limits: tuple[int | None, int | None]) -> None:
-        """Raise QUOTA_EXCEEDED if the mount would hold too much; else count the write as done."""
+        """Raise QUOTA_EXCEEDED if the write would exceed the quota; otherwise add it to the count."""
         if grows > 0 or new_files:
             if not self._fits(grows, new_files, limits) or time.monotonic() - self._counted_at > _FRESH_S:
                 self._count()
@@ -71,7 +71,7 @@ class MountQuota:
                 raise ToolError(
                     QUOTA_EXCEEDED,
                     f"{shown} cannot be written: its mount {held}",
-                    hint="write less, or overwrite a file; Mount(max_bytes=..., max_files=...) allows more",
+                    hint="write less, overwrite a file, or raise Mount(max_bytes=..., max_files=...)",
                 )
         self._bytes += grows
         self._files += new_files
@@ -94,13 +94,13 @@ class MountQuota:
                         else:
                             self._bytes += entry.stat(follow_symlinks=False).st_size
             except (FileNotFoundError, NotADirectoryError, PermissionError):
-                continue  # it is gone, or not ours to look into
+                continue  # it was deleted, or we may not read it
         self._counted_at = time.monotonic()
 
 
 @functools.lru_cache(maxsize=1024)
 def quota_of(path: str) -> MountQuota:
-    """The count of a directory: one for all sandboxes of the process."""
+    """Return the count of a directory, which all sandboxes of the process share."""
     return MountQuota(path)
 
 
@@ -117,10 +117,10 @@ _MAYBE_SYMLINK: Final = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """A directory of the host that guests may reach. Nothing is written unless `writable`.
+    """A directory of the host that guest code may read and, if `writable`, write.
 
-    Guest code can make a writable one hold at most `max_bytes` in `max_files` files and directories, counting
-    what was there before; None is no limit.
+    A writable mount may contain at most `max_bytes` in `max_files` files and directories, including its
+    initial contents; None means no limit.
     """
 
     path: str
@@ -138,7 +138,7 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class MountTable:
-    """Which virtual directories exist and where on the host they are."""
+    """The mounts, by their virtual paths."""
 
     def __init__(self, mounts: Mapping[str, Mount | str | os.PathLike[str]]) -> None:
         self._mounts: dict[tuple[str, ...], Mount] = {}
@@ -163,23 +163,23 @@ class MountTable:
 
     @property
     def mounts(self) -> dict[str, Mount]:
-        """Virtual path → mount, with the host's paths made absolute."""
+        """The mounts by virtual path, with absolute host paths."""
         return {"/" + "/".join(parts): mount for parts, mount in sorted(self._mounts.items())}
 
     @property
     def writable(self) -> bool:
-        """Whether anything can be written at all."""
+        """Whether any mount is writable."""
         return any(mount.writable for mount in self._mounts.values())
 
     @contextmanager
     def open_to_read(self, path: str) -> Iterator[int]:
-        """The descriptor of a regular file, open for reading."""
+        """Open a regular file for reading and yield its descriptor."""
         with _open_file(self._place(path), os.O_RDONLY) as file:
             yield file
 
     @contextmanager
     def open_to_write(self, path: str, size: int) -> Iterator[int]:
-        """The descriptor of a regular file, made if need be, empty and open for writing *size* bytes."""
+        """Create or truncate a regular file to write *size* bytes, and yield its descriptor."""
         place = self._place(path)
         mount = place.mount
         if not mount.writable:
@@ -196,7 +196,7 @@ class MountTable:
                 yield file
 
     def entries(self, path: str) -> Iterator[tuple[str, bool]]:
-        """Name and is-a-directory of what is in a directory, mount points included, in no order."""
+        """Yield name and is-a-directory of each entry of a directory, including mount points, unordered."""
         parts = _guest_parts(path)
         depth = len(parts)
         points = {point[depth] for point in self._mounts if len(point) > depth and point[:depth] == parts}
@@ -257,7 +257,7 @@ class _Walk:
         return None
 
     def descend(self, name: str) -> None:
-        """Go into a directory, or put a symlink's target ahead of what is still to be walked."""
+        """Enter a directory, or prepend a symlink's target to the remaining components."""
         try:
             self._enter(os.open(name, _WALK, dir_fd=self.directory))
         except OSError as error:
@@ -265,7 +265,7 @@ class _Walk:
                 raise
 
     def follow(self, name: str) -> bool:
-        """Put the target of symlink *name* ahead; False if it is no symlink."""
+        """Prepend the target of symlink *name* to the remaining components; False if it is not a symlink."""
         try:
             target = os.readlink(name, dir_fd=self.directory)
         except OSError:
@@ -291,7 +291,7 @@ def _open_file(place: _Place, flags: int) -> Iterator[int]:
             walk = _Walk(place, closing)
             while (name := walk.to_parent()) not in (None, "", "."):
                 assert name is not None
-                with suppress(FileNotFoundError):  # opening a device can have effects, so look before
+                with suppress(FileNotFoundError):  # check first, because opening a device can have effects
                     found = os.stat(name, dir_fd=walk.directory, follow_symlinks=False)
                     if not stat.S_ISLNK(found.st_mode):
                         _require_regular(found, place)
@@ -331,7 +331,7 @@ def _require_regular(found: os.stat_result, place: _Place) -> None:
 
 @contextmanager
 def _translated(place: _Place) -> Iterator[None]:
-    """Say failures of the system in terms of the virtual path."""
+    """Convert errors of the operating system to errors about the virtual path."""
     try:
         yield
     except OSError as error:
@@ -342,13 +342,16 @@ def _translated(place: _Place) -> Iterator[None]:
 
 
 def _guest_parts(path: str) -> tuple[str, ...]:
-    """The components of a path. A backslash is ordinary, and so is a percent sign that hides no step."""
+    """Return the components of a path.
+
+    Backslashes, and percent signs that hide no separator, are ordinary.
+    """
     if not path.startswith("/"):
         raise AccessDenied(f"path {path[:80]!r} is not absolute", hint="paths begin with '/'")
     if len(path) > MAX_PATH_CHARS:
         raise AccessDenied(f"a path of {len(path)} characters is too long, the limit is {MAX_PATH_CHARS}")
     if "\0" in path or any("\ud800" <= char <= "\udfff" for char in path):
-        raise AccessDenied(f"path {path[:80]!r} holds a character that paths cannot have")
+        raise AccessDenied(f"path {path[:80]!r} contains a character that paths cannot have")
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts:
         raise AccessDenied(f"path {path[:80]!r} has a '..' component", hint="name the path without '..'")
@@ -358,7 +361,7 @@ def _guest_parts(path: str) -> tuple[str, ...]:
 
 
 def _hides_a_step(part: str) -> bool:
-    """Whether percent codes, decoded however often, stand for a separator, a NUL or a step up."""
+    """Return whether percent codes, decoded repeatedly, contain a separator, a NUL or `..`."""
     if "%" not in part:
         return False
     from urllib.parse import unquote
