@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 The turn has the same machine, driver, host and journal as an agent's, but no model and no plugins:
-`SandboxMemory` is in their place. The caller needs no event loop: `run_blocking` drives the turn on the calling
-thread, and the cell computes there as well.
+`SandboxMemory` is in their place. The caller needs no event loop: `run_blocking` drives the turn on the
+calling thread, and the cell computes there as well.
 """
 
 from __future__ import annotations
