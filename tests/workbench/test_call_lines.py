@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from standfast.workbench.call_lines import MadeCall, find_lines
+from standfast.workbench.call_lines import CallText, find_lines
 
 CASES = {
     "one line after the other": ("a = f(1)\nb = f(2)\nc = f(x)", "f f f", [1, 2, 3]),
@@ -42,11 +42,11 @@ CASES = {
 def test_a_call_is_placed_where_its_order_leaves_one_line(name: str) -> None:
     """Ours: each call is shown at the line that made it, never at one that may be wrong."""
     code, made, lines = CASES[name]
-    assert find_lines(code, [MadeCall(one, "") for one in made.split()]) == lines
+    assert find_lines(code, [CallText(one, "") for one in made.split()]) == lines
 
 
 def test_literal_arguments_tell_lines_apart() -> None:
     """Ours: a call with other arguments than those on a line was not made by that line."""
     code = "if x:\n    f('A1')\nelse:\n    f('B2')"
-    assert find_lines(code, [MadeCall("f", 'order_id="B2"')]) == [4]
-    assert find_lines(code, [MadeCall("f", 'order_id="A…"')]) == [None]
+    assert find_lines(code, [CallText("f", 'order_id="B2"')]) == [4]
+    assert find_lines(code, [CallText("f", 'order_id="A…"')]) == [None]

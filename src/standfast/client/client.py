@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from standfast.client.connection import Connection
+from standfast.client.connection import ServerConnection
 from standfast.client.remote_session import RemoteSession, decide, upload
 from standfast.errors import StandfastError
 from standfast.model.approval import Approval
@@ -48,7 +48,7 @@ class Client:
     def __init__(
         self, url: str, *, token: str | None = None, retry_s: float = 60.0, timeout_s: float = 60.0
     ) -> None:
-        self.connection = Connection(url, token, retry_s=retry_s, timeout_s=timeout_s)
+        self.connection = ServerConnection(url, token, retry_s=retry_s, timeout_s=timeout_s)
 
     async def __aenter__(self) -> Client:
         return self

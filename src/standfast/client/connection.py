@@ -28,7 +28,7 @@ _BUSY: Final = (502, 503, 504)
 T = TypeVar("T")
 
 
-class ServerEvent(msgspec.Struct, frozen=True):
+class StreamedEvent(msgspec.Struct, frozen=True):
     """One event of a stream, undecoded."""
 
     id: str
@@ -36,7 +36,7 @@ class ServerEvent(msgspec.Struct, frozen=True):
     data: str
 
 
-class Connection:
+class ServerConnection:
     """An HTTP client for one server and one token. Use it on one event loop."""
 
     def __init__(self, url: str, token: str | None, *, retry_s: float, timeout_s: float) -> None:
@@ -110,7 +110,7 @@ class Connection:
         *,
         start: Mapping[str, Any] | None = None,
         moved: list[str] | None = None,
-    ) -> AsyncIterator[ServerEvent]:
+    ) -> AsyncIterator[StreamedEvent]:
         """Yield the events of a stream, reconnecting when it breaks, until the caller stops.
 
         With *start*, the first request has those arguments; the URL in its response, which is put into
@@ -171,14 +171,14 @@ class _Pauses:
         return True
 
 
-async def _parsed(lines: AsyncIterator[str]) -> AsyncIterator[ServerEvent]:
+async def _parsed(lines: AsyncIterator[str]) -> AsyncIterator[StreamedEvent]:
     """Yield the events in the lines of a stream, dropping one that is cut off."""
     identity = name = ""
     data: list[str] = []
     async for line in lines:
         if not line:
             if data:
-                yield ServerEvent(identity, name, "\n".join(data))
+                yield StreamedEvent(identity, name, "\n".join(data))
             identity, name, data = "", "", []
             continue
         field, _, value = line.partition(":")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from standfast.client.connection import Connection
+from standfast.client.connection import ServerConnection
 from standfast.errors import Code, RequestRefused, TurnStopped
 from standfast.model.approval import Approval
 from standfast.model.canonical import Json
@@ -102,7 +102,7 @@ class RemoteTurn:
 class RemoteSession:
     """One session on a server."""
 
-    def __init__(self, connection: Connection, session_id: str) -> None:
+    def __init__(self, connection: ServerConnection, session_id: str) -> None:
         self.session_id = session_id
         self.path = f"/v1/sessions/{session_id}"
         self.connection = connection
@@ -276,7 +276,7 @@ class RemoteSession:
         return f"<RemoteSession {self.session_id}>"
 
 
-async def upload(connection: Connection, attachment: Attachment) -> Uploaded:
+async def upload(connection: ServerConnection, attachment: Attachment) -> Uploaded:
     """Upload an attachment, which a turn then refers to by its digest."""
     response = await connection.send(
         "POST",
@@ -289,7 +289,7 @@ async def upload(connection: Connection, attachment: Attachment) -> Uploaded:
     return msgspec.json.decode(response.content, type=Uploaded)
 
 
-async def decide(connection: Connection, approval_id: str, body: dict[str, Any]) -> Approval:
+async def decide(connection: ServerConnection, approval_id: str, body: dict[str, Any]) -> Approval:
     """Decide an approval."""
     path = f"/v1/approvals/{approval_id}/decision"
     return await connection.call("POST", path, Approval, body, patient=True)

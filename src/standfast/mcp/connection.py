@@ -71,7 +71,7 @@ NO_BACK_CHANNEL: Final = "no back-channel for server-initiated requests"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class McpEndpoint:
     """How to reach a server: the command of a child process, or a URL."""
 
     name: str
@@ -101,7 +101,7 @@ class McpConnection:
     *changed* is called with what the server advertises after a change, on a separate thread.
     """
 
-    def __init__(self, endpoint: Endpoint, idle_s: float, changed: Callable[[Pin], None]) -> None:
+    def __init__(self, endpoint: McpEndpoint, idle_s: float, changed: Callable[[Pin], None]) -> None:
         self.endpoint = endpoint
         self.advertised = Pin(launch=endpoint.launch())
         self._is_closed = False

@@ -27,7 +27,7 @@ async def http_transport(
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
-    class Limited(httpx2.AsyncByteStream):
+    class LimitedBody(httpx2.AsyncByteStream):
         """The body of a response, up to its limit."""
 
         def __init__(self, body: Any) -> None:
@@ -48,7 +48,7 @@ async def http_transport(
             refused(response.status_code)
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise httpx2.ReadError("the response is compressed, which was not asked for")
-        response.stream = Limited(response.stream)
+        response.stream = LimitedBody(response.stream)
 
     async with (
         httpx2.AsyncClient(

@@ -39,7 +39,7 @@ from standfast.errors import (
     ToolError,
     UnknownTool,
 )
-from standfast.mcp.connection import HANDSHAKE, STATELESS, Endpoint, McpConnection
+from standfast.mcp.connection import HANDSHAKE, STATELESS, McpConnection, McpEndpoint
 from standfast.mcp.contracts import (
     AdvertisedTool,
     Declarations,
@@ -151,7 +151,7 @@ class McpServer:
                 f"protocol {protocol!r} of MCP server {name!r} is unknown",
                 hint=f'use "auto", "{HANDSHAKE}" or "{STATELESS}"',
             )
-        self._endpoint = Endpoint(
+        self._endpoint = McpEndpoint(
             name=name,
             command=() if is_url else _command(name, target),
             env=_variables(name, env),

@@ -48,7 +48,7 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[Capability, ...] = ()
 
 
-class CreateSession(Request, frozen=True, kw_only=True):
+class OpenSession(Request, frozen=True, kw_only=True):
     """A session to create or open. `metadata` is passed to deps factories."""
 
     session_id: SessionIdField

@@ -34,7 +34,7 @@ from standfast.server.audit import AuditLog
 from standfast.server.calls import JSON, Call, Pages, Route, ServerState, convert_query, whole_numbers
 from standfast.server.credentials import Authenticator, Credential, Scope, Tokens
 from standfast.server.gate import Gate
-from standfast.server.limits import Limiter, Limits
+from standfast.server.limits import CredentialLimiter, Limits
 from standfast.server.openapi import PATH_PATTERNS, openapi_document
 from standfast.server.problems import (
     INVALID_CREDENTIAL,
@@ -102,7 +102,7 @@ def create_app(
         runtime,
         known,
         Gate(allow_hosts, allow_origins),
-        Limiter(limits or Limits(), SystemClock().monotonic),
+        CredentialLimiter(limits or Limits(), SystemClock().monotonic),
         auth=auth,
         sandbox=sandbox,
         webhook_secrets=webhook_secrets or {},
@@ -121,7 +121,7 @@ class ServerApp:
         runtime: Runtime,
         agents: Mapping[str, AgentDefinition[Any, Any]],
         gate: Gate,
-        limiter: Limiter,
+        limiter: CredentialLimiter,
         *,
         auth: Authenticator | None,
         sandbox: Sandbox | None,

@@ -27,7 +27,7 @@ from standfast.runtime.sandbox import Sandbox
 from standfast.runtime.session_views import is_past
 from standfast.server.audit import AuditLog
 from standfast.server.credentials import Credential, Scope, Tokens
-from standfast.server.limits import Limiter
+from standfast.server.limits import CredentialLimiter
 from standfast.server.problems import malformed
 from standfast.server.session_feed import SessionFeed
 from standfast.server.streams import OpenStreams
@@ -89,7 +89,7 @@ class ServerState:
     sandbox: Sandbox | None
     tokens: Tokens
     audit: AuditLog
-    limiter: Limiter
+    limiter: CredentialLimiter
     streams: OpenStreams
     feed: SessionFeed
     webhook_secrets: Mapping[str, str]

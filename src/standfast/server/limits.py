@@ -81,7 +81,7 @@ class Use:
         self.close()
 
 
-class Limiter:
+class CredentialLimiter:
     """Counts what credentials use. Use it on one event loop."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:

@@ -13,9 +13,9 @@ from standfast.runtime.agent_session import Session
 from standfast.runtime.http_values import (
     AgentView,
     Cancelled,
-    CreateSession,
     EventQuery,
     Fork,
+    OpenSession,
     Rewind,
     SessionPage,
     SessionQuery,
@@ -50,7 +50,7 @@ async def list_agents(call: Call) -> list[AgentView]:
 
 async def create_session(call: Call) -> SessionHead:
     """Create a session with an agent, or open it if the tenant has it."""
-    asked: CreateSession = call.body
+    asked: OpenSession = call.body
     session_id = new_session_id(call.tenant, asked.session_id)
     session = await open_session(call, session_id, asked.agent, asked.metadata)
     return await session.head()
@@ -225,7 +225,7 @@ ROUTES = (
         path="/v1/sessions",
         scope=Scope.RUN,
         handler=create_session,
-        body=CreateSession,
+        body=OpenSession,
         answer=SessionHead,
         status=201,
     ),

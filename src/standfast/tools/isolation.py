@@ -57,7 +57,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     path: list[str]
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class IsolatedCall(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str
     target: Target
     args: list[Json]
@@ -129,7 +129,7 @@ class _Workers:
         deadline = time.monotonic() + timeout_ms / 1000
         target = msgspec.structs.replace(self._target, path=list(sys.path))
         nonce = secrets.token_hex(16)
-        request = Request(nonce=nonce, target=target, args=context.args, kwargs=context.kwargs)
+        request = IsolatedCall(nonce=nonce, target=target, args=context.args, kwargs=context.kwargs)
         worker = self._take()
         try:
             max_bytes = self._limits.max_response_bytes * 2 + _SLACK_BYTES

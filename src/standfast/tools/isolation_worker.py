@@ -28,7 +28,7 @@ import msgspec
 from standfast.errors import Code, InvalidArgument, StandfastError, ToolError, ValueTooLarge
 from standfast.model.canonical import Json
 from standfast.tools.decorator import Tool
-from standfast.tools.isolation import HEADER, ProcessAnswer, ProcessFailure, Request, Target
+from standfast.tools.isolation import HEADER, IsolatedCall, ProcessAnswer, ProcessFailure, Target
 from standfast.tools.module_file import load_file
 from standfast.tools.registered_tool import Signature
 from standfast.tools.schema import read_signature
@@ -50,7 +50,7 @@ def main() -> None:
     threading.Thread(target=_receive, args=(requests_fd, requests), daemon=True).start()
     found: tuple[Callable[..., Any], Signature] | None = None
     while True:
-        request = msgspec.json.decode(requests.get(), type=Request)
+        request = msgspec.json.decode(requests.get(), type=IsolatedCall)
         try:
             found = found or _find(request.target)
             function, signature = found

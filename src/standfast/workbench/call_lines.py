@@ -26,7 +26,7 @@ _JUMPS: Final = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 _CUT: Final = "…"
 
 
-class MadeCall(NamedTuple):
+class CallText(NamedTuple):
     """A call that was made, with its arguments as text."""
 
     name: str
@@ -49,7 +49,7 @@ class _Part:
     empty: bool = True
 
 
-def find_lines(code: str, made: Sequence[MadeCall]) -> list[int | None]:
+def find_lines(code: str, made: Sequence[CallText]) -> list[int | None]:
     """Return the source line of each call in *made*, None where it is ambiguous."""
     nothing: list[int | None] = [None] * len(made)
     try:
@@ -89,7 +89,7 @@ def _only_line(lines: Iterable[int]) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _fits(site: _Site, made: MadeCall) -> bool:
+def _fits(site: _Site, made: CallText) -> bool:
     if site.name != made.name:
         return False
     return (

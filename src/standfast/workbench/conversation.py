@@ -31,7 +31,7 @@ from standfast.model.message import (
 )
 from standfast.model.outcome import Finished, FrameSwitched, Stopped, Wait, Waiting
 from standfast.model.session import FrameOpened, Node, Payload, PluginNode, TurnEnded, TurnRecord
-from standfast.workbench.call_lines import MadeCall, find_lines
+from standfast.workbench.call_lines import CallText, find_lines
 from standfast.workbench.words import one_line, pretty
 
 _NO_USAGE: Final = Usage()
@@ -445,7 +445,7 @@ def place_calls(code: str, made: Sequence[CallView]) -> PlacedCalls:
     """
     guessed: list[int | None] = [call.line for call in made]
     if None in guessed:
-        guessed = find_lines(code, [MadeCall(call.name, call.brief) for call in made])
+        guessed = find_lines(code, [CallText(call.name, call.brief) for call in made])
     only: dict[str, int | None] = {}
     placed: dict[int, list[CallView]] = {}
     loose, unsure = [], []

@@ -19,10 +19,10 @@ from standfast.model.outcome import Wait
 from standfast.model.run import RunRequest
 from standfast.model.session import CurrentTurn, SessionHead, SessionId, split_node_id
 from standfast.runtime.http_values import (
-    CreateSession,
     Fork,
     InputAttachment,
     InputText,
+    OpenSession,
     TurnContent,
 )
 from standfast.server.calls import Call, Route
@@ -444,7 +444,7 @@ async def begin(call: Call) -> Response:
     form = read_form(call)
     agent = field(form, "agent")
     session_id = field(form, "session_id") or f"{agent[:40]}-{secrets.token_hex(4)}"
-    call.body = CreateSession(session_id=SessionId(session_id), agent=agent)
+    call.body = OpenSession(session_id=SessionId(session_id), agent=agent)
     head = await create_session(call)
     if text := field(form, "message"):
         session = await call.runtime.session(head.session_id, agent=call.server.agents[agent])

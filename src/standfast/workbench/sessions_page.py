@@ -46,7 +46,7 @@ class SessionsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRow:
+class SessionListRow:
     """One row of the list."""
 
     session_id: str
@@ -125,10 +125,10 @@ def _used(head: SessionHead) -> Usage:
 
 async def _rows(
     runtime: Runtime, heads: list[SessionHead], asked: SessionsQuery
-) -> tuple[list[SessionRow], bool]:
+) -> tuple[list[SessionListRow], bool]:
     """Return the rows of one page, and whether there are more."""
     left = {record.turn_id for record in await runtime.store.unfinished(runtime.now_ms())}
-    rows: list[SessionRow] = []
+    rows: list[SessionListRow] = []
     skipped = 0
     for head in heads:
         if not asked.state and skipped < asked.skip:
@@ -160,12 +160,12 @@ async def _last_words(runtime: Runtime, head: SessionHead, record: TurnRecord | 
     return last_said(nodes_of(await runtime.store.path(head.leaf, after_depth=after)))
 
 
-def session_row(head: SessionHead, state: str, record: TurnRecord | None, said: str) -> SessionRow:
+def session_row(head: SessionHead, state: str, record: TurnRecord | None, said: str) -> SessionListRow:
     """Return the row of a session; *said* is its last message."""
     outcome = None if record is None or record.summary is None else record.summary.outcome
     kinds = {wait.kind for wait in outcome.waits} if isinstance(outcome, Waiting) else set()
     words = {"approval": "a decision", "timer": "a timer", "completion": "a result"}
-    return SessionRow(
+    return SessionListRow(
         session_id=head.session_id,
         state=state,
         waits_for=", ".join(sorted(words[kind] for kind in kinds)) if state == "waiting" else "",
@@ -190,7 +190,7 @@ def last_said(nodes: list[Node]) -> str:
     return ""
 
 
-def _row_html(row: SessionRow, now_ms: int) -> h.Element:
+def _row_html(row: SessionListRow, now_ms: int) -> h.Element:
     waits = f"Waiting for {row.waits_for}" if row.waits_for else ""
     return h.div(".line", id=f"s-{row.session_id}")[
         h.a(".name", href=f"/sessions/{row.session_id}", data_row=True)[row.session_id],

@@ -19,7 +19,7 @@ from standfast.protocols.standard.plugin import StandardProtocol
 from standfast.providers.script import Reply, ScriptedCall
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.agent_definition import AgentDefinition
-from standfast.runtime.http_values import CreateSession
+from standfast.runtime.http_values import OpenSession
 from standfast.runtime.sessions.session_plugins import HookInfo, PluginInfo
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
@@ -158,7 +158,7 @@ async def try_tool(call: Call) -> Response:
     if agent is None or all(one.name != tool for one in agent.registry.capabilities()):
         raise RequestRefused(404, Code.UNKNOWN_TOOL, f"agent {name[:80]!r} has no tool {tool[:80]!r}")
     arguments = json_object(field(form, "arguments") or "{}", "the arguments")
-    call.body = CreateSession(session_id=SessionId(f"try-{secrets.token_hex(4)}"), agent=name)
+    call.body = OpenSession(session_id=SessionId(f"try-{secrets.token_hex(4)}"), agent=name)
     head = await create_session(call)
     caller = calling_agent(agent, tool, arguments)
     session = await call.runtime.session(head.session_id, agent=caller)

@@ -24,7 +24,7 @@ _MOST: Final = 20
 _MOST_DAYS: Final = 60
 
 
-class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+class UsagePageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Limit the report to sessions used within this time."""
 
     age: Literal["", "1d", "7d", "30d"] = ""
@@ -78,7 +78,7 @@ def day_text(day: int) -> str:
 
 async def usage_page(call: Call) -> Response:
     """Show the usage and cost of sessions."""
-    asked: UsageQuery = call.query
+    asked: UsagePageQuery = call.query
     since = call.runtime.now_ms() - _AGES[asked.age] if asked.age else 0
     heads = [head for head in await call.visible_heads() if head.updated_at >= since]
     total, tables = usage_tables(heads)
@@ -166,5 +166,7 @@ def _share(part: int, whole: int) -> h.Element:
 
 
 ROUTES: Final = (
-    Route(method="GET", path="/usage", scope=Scope.READ, handler=usage_page, query=UsageQuery, answer=str),
+    Route(
+        method="GET", path="/usage", scope=Scope.READ, handler=usage_page, query=UsagePageQuery, answer=str
+    ),
 )

@@ -59,10 +59,10 @@ class StreamClient:
         return f"StreamClient({self._endpoint.base_url!r})"
 
     @asynccontextmanager
-    async def post(self, call: HttpCall, explain: ExplainResponse) -> AsyncIterator[EventStream]:
+    async def post(self, call: HttpCall, explain: ExplainResponse) -> AsyncIterator[ReplyStream]:
         """Send *call* and close the response with the context; raise `explain(...)` if it is not a stream."""
         client = await self._clients.get()
-        stream = EventStream(self._endpoint, self._deadlines, self._max_reply_bytes)
+        stream = ReplyStream(self._endpoint, self._deadlines, self._max_reply_bytes)
         try:
             await stream.open(client, self._request(client, call), explain)
             yield stream
@@ -88,7 +88,7 @@ class StreamClient:
         raise InvalidArgument(f"the call to {endpoint.base_url} cannot be written: {problem}")
 
 
-class EventStream:
+class ReplyStream:
     """The response. Call `more` until it returns None, or until the last event, and then `mark_complete`."""
 
     def __init__(self, endpoint: Endpoint, deadlines: Deadlines, max_bytes: int) -> None:

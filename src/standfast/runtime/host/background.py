@@ -26,7 +26,7 @@ from standfast.model.session import TurnRecord, TurnState
 from standfast.model.task import TaskKind, TaskRecord, TaskState
 from standfast.ports.session_store import SessionStore
 from standfast.runtime.host import task_changes as changes
-from standfast.runtime.host.closing import TurnWaits
+from standfast.runtime.host.closing import WaitGraph
 from standfast.runtime.host.tasks import Tasks, child_of
 from standfast.runtime.sessions.directory import SessionDirectory
 
@@ -123,7 +123,7 @@ class BackgroundServices:
         self._takes_over = takes_over
         """Whether this process takes over tasks and monitors of dead processes."""
         services = directory.services
-        self.waits = TurnWaits()
+        self.waits = WaitGraph()
         self.tasks = Tasks(directory, self.waits)
         self.monitors = self.tasks.monitors = Monitors(
             store=cast(SessionStore, _ReportingStore(services.store, self.tasks.tell)),

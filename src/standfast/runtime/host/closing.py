@@ -27,7 +27,7 @@ END_S: Final = 10.0
 """How long closing waits for a cancelled turn to end."""
 
 
-class TurnWaits:
+class WaitGraph:
     """The sessions whose turns wait for turns of other sessions.
 
     A wait that would form a cycle is refused.
@@ -110,7 +110,7 @@ async def turn_rests(directory: SessionDirectory, record: TurnRecord, *, ended: 
 
 async def close_tree(
     directory: SessionDirectory,
-    waits: TurnWaits,
+    waits: WaitGraph,
     session_id: str,
     end_beside: Callable[[str], Awaitable[None]],
 ) -> None:
@@ -142,7 +142,7 @@ async def _withdraw_inputs(directory: SessionDirectory, session_id: str) -> None
             await directory.store.withdraw_input(item.input_id)
 
 
-async def _await_end(directory: SessionDirectory, waits: TurnWaits, session_id: str) -> None:
+async def _await_end(directory: SessionDirectory, waits: WaitGraph, session_id: str) -> None:
     """Wait for a cancelled turn to end, unless its agent is unknown here and only others can end it."""
     record = await directory.store.open_turn(session_id)
     if record is None or waits.waits_for_asker(session_id):

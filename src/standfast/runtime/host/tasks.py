@@ -32,7 +32,7 @@ from standfast.plugins.running import described
 from standfast.plugins.runtime_services import RuntimeServices
 from standfast.runtime.host import task_changes as changes
 from standfast.runtime.host.async_handles import AsyncHandles
-from standfast.runtime.host.closing import TurnWaits, close_tree
+from standfast.runtime.host.closing import WaitGraph, close_tree
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.turn import detached
 
@@ -177,7 +177,7 @@ class Tasks:
 
     monitors: Monitors
 
-    def __init__(self, directory: SessionDirectory, waits: TurnWaits) -> None:
+    def __init__(self, directory: SessionDirectory, waits: WaitGraph) -> None:
         self._directory = directory
         self._waits = waits
         self._services = directory.services

@@ -23,7 +23,7 @@ from standfast.model.message import Message
 from standfast.model.outcome import Waiting
 from standfast.ports.session_store import SessionStore
 from standfast.runtime.sessions.live_session import LiveSession
-from standfast.runtime.sessions.relay import EventRelay, Source, continues
+from standfast.runtime.sessions.relay import EventRelay, FeedSource, continues
 from standfast.runtime.turn import EventSignal, Missed
 
 _FIRST_NODES: Final = 256
@@ -137,9 +137,9 @@ class Observer:
         try:
             if cursor.epoch not in ("", self._relay.epoch):  # the process that it names may respond
                 await elsewhere.answer(cursor.epoch, cursor.seq, min(self._poll_s, _ANSWER_S))
-            before: Source | None = None
+            before: FeedSource | None = None
             while True:
-                here = Source(self._relay.epoch, self._live.feed)
+                here = FeedSource(self._relay.epoch, self._live.feed)
                 source = elsewhere.source if elsewhere.source and not self._live.busy else here
                 if here.epoch == cursor.epoch and here.feed.last_seq != cursor.seq:
                     source = here  # its events come first
@@ -177,7 +177,7 @@ class Observer:
             self._live.feed.leave(bell)
             self._relay.leave(self._live.session_id, bell)
 
-    async def _live_since(self, source: Source, cursor: Cursor) -> AsyncIterator[Observed]:
+    async def _live_since(self, source: FeedSource, cursor: Cursor) -> AsyncIterator[Observed]:
         depth, before = cursor.depth, cursor.seq
         for seq, event in source.feed.since(cursor.seq):
             if isinstance(event, TurnCommitted):

@@ -52,7 +52,7 @@ class Batch(HoldsSessionIds, frozen=True):
     events: list[Event]
 
 
-class Source(msgspec.Struct, frozen=True):
+class FeedSource(msgspec.Struct, frozen=True):
     """A feed, and the process whose event numbers it has."""
 
     epoch: str
@@ -72,7 +72,7 @@ class WatchedSession:
         self._clock = clock
         self._heard_s = -_SILENT_S
         self.bells: list[EventSignal] = []
-        self.source: Source | None = None
+        self.source: FeedSource | None = None
         """The feed of the process whose events arrived last."""
 
     @property
@@ -106,7 +106,7 @@ class WatchedSession:
         if feed is None or batch.first <= feed.oldest():  # earlier events than the known ones
             kept = [] if feed is None else feed.since(feed.oldest())
             feed = LiveFeed(self._clock, batch.first - 1)
-            self.source = Source(batch.epoch, feed)
+            self.source = FeedSource(batch.epoch, feed)
         self._heard_s = self._clock()
         for number, event in (*enumerate(batch.events, batch.first), *kept):
             feed.put(number, event)
@@ -294,6 +294,6 @@ def _batches(session_id: str, epoch: str, numbered: list[tuple[int, Event]]) -> 
     return batches
 
 
-def continues(old: Source, new: Source) -> bool:
+def continues(old: FeedSource, new: FeedSource) -> bool:
     """Return whether nothing was missed between the end of *old* and the beginning of *new*."""
     return old.is_at_rest and isinstance(new.feed.first(), TurnBegan)

@@ -36,7 +36,7 @@ from standfast.sandbox import run_errors
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
 from standfast.sandbox.paused_cell import corrupt
 from standfast.sandbox.quickjs import frames, inputs, state
-from standfast.sandbox.quickjs.failures import RunCode, line_of, stopped_error, syntax_error, thrown_error
+from standfast.sandbox.quickjs.failures import ErrorSource, line_of, stopped_error, syntax_error, thrown_error
 from standfast.sandbox.quickjs.state import decode_state, read_cell
 from standfast.sandbox.quickjs.workers import QuickJsWorker, QuickJsWorkers
 from standfast.sandbox.typescript.checks import check_script, touched_names
@@ -108,7 +108,7 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         self._memory_bytes = 0
         self._given: dict[str, str] = {}
         self._lazy: list[str] = []
-        self._known_code: RunCode | None = None
+        self._known_code: ErrorSource | None = None
         self._refused: ErrorObject | None = None
         self._is_open = False
         self._places: dict[tuple[str | None, str], int | None] = {}
@@ -275,7 +275,7 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         worker.version = None
         try:
             got = worker.ask(question)
-            while isinstance(got, frames.Wanted):
+            while isinstance(got, frames.NameRequested):
                 try:
                     value = inputs.loaded(self._host.load, got.name)
                 except BaseException:
@@ -376,11 +376,11 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
     # ── parts ────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def _code(self) -> RunCode:
+    def _code(self) -> ErrorSource:
         """The parsed code. The code of a resumed cell is parsed only when it is needed."""
         if self._known_code is None:
             script = read_script(self._host.request.code)
-            self._known_code = RunCode(script, self._lines, self._limits, self._host.request.functions)
+            self._known_code = ErrorSource(script, self._lines, self._limits, self._host.request.functions)
         return self._known_code
 
     def _find_outside_names(self, script: Script) -> None:

@@ -27,7 +27,7 @@ _LIMITS: Final[dict[str, Callable[[SessionLimits], ErrorObject]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class RunCode:
+class ErrorSource:
     """The code of a run, for locating errors in it.
 
     `lines` is the number of lines of other code before it.
@@ -53,14 +53,14 @@ def stopped_error(reply: GuestReply, limits: SessionLimits) -> ErrorObject:
     return ErrorObject(code=Code.INTERRUPTED, message=f"the engine failed: {why}")
 
 
-def syntax_error(detail: list[str], code: RunCode) -> ErrorObject:
+def syntax_error(detail: list[str], code: ErrorSource) -> ErrorObject:
     """Return the error for code that `read_script` accepts and the engine rejects."""
     name, message, stack = detail
     kind = Code.SYNTAX_ERROR if name == "SyntaxError" else Code.RUNTIME_ERROR
     return ErrorObject(code=kind, message=f"{name}: {message}", span=_span_of(stack, code))
 
 
-def thrown_error(thrown: Thrown, code: RunCode) -> ErrorObject:
+def thrown_error(thrown: Thrown, code: ErrorSource) -> ErrorObject:
     """Return the error of an uncaught exception."""
     span = _span_of(thrown.stack, code)
     try:
@@ -78,7 +78,7 @@ def thrown_error(thrown: Thrown, code: RunCode) -> ErrorObject:
     return ErrorObject(code=Code.RUNTIME_ERROR, message=message, span=span)
 
 
-def line_of(stack: str, name: str | None, code: RunCode) -> int | None:
+def line_of(stack: str, name: str | None, code: ErrorSource) -> int | None:
     """Return the line of this run's code that called *name*, which is None for a timer.
 
     Return 0 if other code of the session made the call; None if the stack does not show it.
@@ -89,14 +89,14 @@ def line_of(stack: str, name: str | None, code: RunCode) -> int | None:
     return 0 if any(int(line[:9]) > 1 for line, _ in _FRAME.findall(stack)) else None  # line 1 is the bridge
 
 
-def _span_of(stack: str, code: RunCode) -> Span | None:
+def _span_of(stack: str, code: ErrorSource) -> Span | None:
     if (place := _place_of(stack, code)) is None:
         return None
     line, column = code.script.position(*place)
     return Span(line=line, column=column)
 
 
-def _place_of(stack: str, code: RunCode) -> tuple[int, int] | None:
+def _place_of(stack: str, code: ErrorSource) -> tuple[int, int] | None:
     """Return the innermost position of a stack that is in this run's code, for `Script.position`."""
     count = code.script.javascript.count("\n") + 1
     for line, column in _FRAME.findall(stack[:20_000]):

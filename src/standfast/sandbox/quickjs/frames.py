@@ -1,11 +1,10 @@
 """The messages between an engine and its worker processes.
 
 The engine sends one request at a time, and the worker replies. If the worker needs a value meanwhile, it
-sends a `Wanted` and receives a `Given`. If the engine asks for an `early` reply, a run that has ended gets
-two replies: first its result, then its state (`GuestReply.more`). An `Open` precedes each `Run`, so that the
-worker prepares its guest while the engine still parses the code. An `Open` has no reply (its failure is the
-reply to the run), and neither has a `Drop`.
-"""
+sends a `NameRequested` and receives a `Given`. If the engine asks for an `early` reply, a run that has ended
+gets two replies: first its result, then its state (`GuestReply.more`). An `Open` precedes each `Run`, so that
+the worker prepares its guest while the engine still parses the code. An `Open` has no reply (its failure is
+the reply to the run), and neither has a `Drop`."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
     """Run code in the opened guest.
 
-    `inputs` are encoded for the bridge; the names in `lazy` may be `Wanted`.
+    `inputs` are encoded for the bridge; the names in `lazy` may be `NameRequested`.
     """
 
     code: str
@@ -96,7 +95,7 @@ Entry = Run | Settle | Finish
 Question = Open | Run | Settle | Finish | Dump | Drop | Given
 
 
-class Wanted(msgspec.Struct, frozen=True, array_like=True, tag="wanted"):
+class NameRequested(msgspec.Struct, frozen=True, array_like=True, tag="wanted"):
     """A request for the value of a name that the code reads."""
 
     name: str
@@ -153,5 +152,5 @@ class Thrown(msgspec.Struct, frozen=True, array_like=True):
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_question: Final = msgspec.msgpack.Decoder(Question).decode
-decode_answer: Final = msgspec.msgpack.Decoder(Wanted | GuestReply).decode
+decode_answer: Final = msgspec.msgpack.Decoder(NameRequested | GuestReply).decode
 decode_poll: Final = msgspec.json.Decoder(Poll).decode

@@ -344,7 +344,7 @@ class WorkerProgram:
         if kind == "draw":
             return hashlib.shake_256(f"{about}:{self._seed}".encode()).hexdigest(_DRAW_BYTES)
         if kind == "load":
-            self._line.send(frames.encode(frames.Wanted(about)))
+            self._line.send(frames.encode(frames.NameRequested(about)))
             given = frames.decode_question(self._line.receive())
             return given.text if isinstance(given, frames.Given) else ""
         raise GuestStopped("flood")

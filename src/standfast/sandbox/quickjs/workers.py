@@ -47,7 +47,7 @@ class QuickJsWorker:
     def is_alive(self) -> bool:
         return self._process.is_alive()
 
-    def ask(self, question: frames.Question) -> frames.Wanted | frames.GuestReply:
+    def ask(self, question: frames.Question) -> frames.NameRequested | frames.GuestReply:
         """Send a request and return the reply; raise `WorkerDied` if there is none."""
         self._busy = True
         self.send(question)
@@ -63,11 +63,11 @@ class QuickJsWorker:
         self._process.send(frames.encode(msgspec.structs.replace(question, image=behind)))
         self._process.send_raw(image.data)
 
-    def receive(self) -> frames.Wanted | frames.GuestReply:
+    def receive(self) -> frames.NameRequested | frames.GuestReply:
         """Wait for the next reply."""
         data = self._process.receive()
         try:
-            answer: frames.Wanted | frames.GuestReply = frames.decode_answer(data)
+            answer: frames.NameRequested | frames.GuestReply = frames.decode_answer(data)
         except msgspec.DecodeError:
             self.kill()
             raise WorkerDied from None

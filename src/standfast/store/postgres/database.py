@@ -46,7 +46,7 @@ from standfast.store.postgres.schema import migrate
 from standfast.store.postgres.settings import require_durable
 from standfast.store.postgres.writer import Attempts, PostgresWriter, roll_back
 from standfast.store.sql.connection import Row
-from standfast.store.sql.group_writer import Haste, Job, Scope
+from standfast.store.sql.group_writer import Haste, Job, WriteScope
 
 if TYPE_CHECKING:
     import asyncio
@@ -96,7 +96,7 @@ class PostgresDatabase:
             name="standfast-readers",
         )
 
-    def write(self, job: Callable[[Any], T], scope: Scope | None = None) -> T:
+    def write(self, job: Callable[[Any], T], scope: WriteScope | None = None) -> T:
         """Run *job* in a transaction; return once it is committed."""
         self.require_open()  # before the gate, which may be locked after a fork
         queued = Job(job, None, scope)
@@ -109,7 +109,7 @@ class PostgresDatabase:
         return queued.result
 
     def write_soon(
-        self, job: Callable[[Any], T], scope: Scope | None = None, haste: Haste = ""
+        self, job: Callable[[Any], T], scope: WriteScope | None = None, haste: Haste = ""
     ) -> asyncio.Future[T]:
         """Run *job* in a transaction, whether or not the caller keeps waiting; return after the commit."""
         from standfast.durable.prompt_future import PromptFuture  # imported only for callers that use asyncio

@@ -36,7 +36,7 @@ from standfast.store.postgres.dialect import ENTRIES_PER_WRITE, is_query, to_pos
 from standfast.store.postgres.pipeline import Statement
 from standfast.store.sql import inputs, rows
 from standfast.store.sql import turns as lifecycle
-from standfast.store.sql.connection import Cursor, Row
+from standfast.store.sql.connection import ResultRows, Row
 from standfast.store.sql.rows import StoredSession, StoredTurn
 
 # session, its digest, input, its digest, the values of `rows.UPDATE_LEASE` but the last
@@ -104,7 +104,7 @@ class Recording:
         self.statements: list[Statement] = []
         self.announced: list[str] = []
 
-    def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> ResultRows:
         if not is_query(sql):
             self.statements.append((to_postgres(sql), values))
             return _NO_ROW
@@ -167,7 +167,7 @@ class _KnownRow:
 _NO_ROW: Final = _KnownRow(None)
 
 
-class Plan(NamedTuple):
+class GuardedPlan(NamedTuple):
     """A guard and the statements after it. `settle` is called with the guard's answer."""
 
     guard: Statement
@@ -192,7 +192,7 @@ class GuardedWrite(Protocol):
     def learn(self, found: list[Row]) -> KnownSession | None:
         """Return the session in the rows that were read, None if the write cannot be based on it."""
 
-    def plan(self, known: KnownSession, now_ms: int | None) -> Plan | None:
+    def plan(self, known: KnownSession, now_ms: int | None) -> GuardedPlan | None:
         """Return the statements of the write, None if it must be run without a guard."""
 
 
@@ -226,7 +226,7 @@ class GuardedSave:
     def knows(self, known: KnownSession) -> bool:
         return _is_held(known, self._lease, self._save.turn_id)
 
-    def plan(self, known: KnownSession, now_ms: int | None) -> Plan | None:
+    def plan(self, known: KnownSession, now_ms: int | None) -> GuardedPlan | None:
         turn, db = known.turn, Recording(now_ms)
         assert turn is not None
         place = lifecycle.SavePlace(
@@ -241,7 +241,7 @@ class GuardedSave:
         self._first = turn_id, name, kind  # type: ignore[assignment]
         self._sent.add(digest)  # type: ignore[arg-type]
         guard = _HOLDS, (*_digests(known, turn), int(made is not None))
-        return Plan(guard, db, lambda answer: turn.add(entries))
+        return GuardedPlan(guard, db, lambda answer: turn.add(entries))
 
 
 class GuardedCommit:
@@ -272,7 +272,7 @@ class GuardedCommit:
     def knows(self, known: KnownSession) -> bool:
         return _is_held(known, self._lease, self._commit.turn_id)
 
-    def plan(self, known: KnownSession, now_ms: int | None) -> Plan | None:
+    def plan(self, known: KnownSession, now_ms: int | None) -> GuardedPlan | None:
         turn, db = known.turn, Recording(now_ms)
         assert turn is not None
         if rules.refuse_commit(self._commit, turn.turn.record.cancel_requested, injected=False) is not None:
@@ -285,7 +285,7 @@ class GuardedCommit:
         def settle(answer: tuple[int, ...]) -> None:
             known.session, known.digest, known.turn = after, session_row[4], None
 
-        return Plan(guard, db, settle)
+        return GuardedPlan(guard, db, settle)
 
 
 class GuardedBegin:
@@ -327,7 +327,7 @@ class GuardedBegin:
     def knows(self, known: KnownSession) -> bool:
         return known.turn is None and (self._new.consumes is None or self._input is not None)
 
-    def plan(self, known: KnownSession, now_ms: int | None) -> Plan | None:
+    def plan(self, known: KnownSession, now_ms: int | None) -> GuardedPlan | None:
         db = Recording(now_ms)
         if self._input is not None:
             db.known = (inputs.INPUT, (self._new.consumes,)), self._input
@@ -345,7 +345,7 @@ class GuardedBegin:
             known.session, known.digest = leased, lease[3]
             known.turn = KnownTurn(turn, digest, entry, segment, journaled=False)
 
-        return Plan(guard, db, settle)
+        return GuardedPlan(guard, db, settle)
 
 
 def _leased(row: Row, lease: port.Lease) -> KnownSession | None:

@@ -24,7 +24,7 @@ from psycopg.pq.abc import PGresult
 
 from standfast.store.postgres.connection import NOW_MS, pipelined
 from standfast.store.postgres.dialect import to_postgres
-from standfast.store.postgres.guarded import GuardedWrite, KnownSession, Plan
+from standfast.store.postgres.guarded import GuardedPlan, GuardedWrite, KnownSession
 from standfast.store.postgres.pipeline import Pipeline, Statement, StatementFailed, read_ints
 from standfast.store.sql.connection import Row
 from standfast.store.sql.group_writer import Job
@@ -39,7 +39,7 @@ class _Planned(NamedTuple):
     """A job whose write is being sent; `begin` is the index of its first statement."""
 
     job: Job[Any]
-    plan: Plan
+    plan: GuardedPlan
     begin: int
 
 

@@ -36,7 +36,7 @@ _ANNOUNCE: Final = (
 Hear = Callable[[str], None]
 
 
-class Listener:
+class NoticeThread:
     """A thread that receives announcements on its own connection. The first call of `listen` starts it."""
 
     def __init__(self, address: Address) -> None:

@@ -64,7 +64,7 @@ RETURNING session
 """
 
 
-class Wanted(NamedTuple):
+class ClaimFilter(NamedTuple):
     """Up to `limit` sessions of these agents, without turns that need these engine builds."""
 
     agents: tuple[str, ...]
@@ -79,7 +79,7 @@ class Offered(NamedTuple):
     lease_ends_ms: int | None
 
 
-def offer(db: Connection, now_ms: int, offer_ms: int, wanted: Wanted, is_dead: IsDead) -> Offered:
+def offer(db: Connection, now_ms: int, offer_ms: int, wanted: ClaimFilter, is_dead: IsDead) -> Offered:
     """Offer sessions for *offer_ms*."""
     lease_now_ms = db.lease_now(now_ms)
     db.execute("SELECT set_config('synchronous_commit', 'off', true)")

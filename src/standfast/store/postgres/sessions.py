@@ -14,12 +14,12 @@ from standfast.store.postgres import offers
 from standfast.store.postgres.connection import parse_url
 from standfast.store.postgres.database import MAX_READERS, RETRY_S, PostgresDatabase
 from standfast.store.postgres.guarded import GuardedBegin, GuardedCommit, GuardedSave
-from standfast.store.postgres.notices import Listener
+from standfast.store.postgres.notices import NoticeThread
 from standfast.store.sql import inputs as queue
 from standfast.store.sql import prune, rows
 from standfast.store.sql import turns as lifecycle
 from standfast.store.sql.connection import Row
-from standfast.store.sql.group_writer import Haste, Scope
+from standfast.store.sql.group_writer import Haste, WriteScope
 from standfast.store.sql.sessions import BRIEF_BYTES, SqlSessionStore, is_brief
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class PostgresSessionStore(SqlSessionStore):
             blobs = ObjectBlobs(place, retry_s=retry_s)
         database = PostgresDatabase(url, database_clock=database_clock, retry_s=retry_s)
         super().__init__(database, owner_is_dead, MAX_READERS, blobs)
-        self._listener = Listener(self.database.address)
+        self._listener = NoticeThread(self.database.address)
         self._input_rows: dict[str, Row] = {}
         self._unanswered: dict[str, GuardedSave | GuardedCommit] = {}
         """For each turn, a write that was sent and whose outcome could not be determined."""
@@ -68,7 +68,7 @@ class PostgresSessionStore(SqlSessionStore):
     async def offer(
         self, now_ms: int, offer_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...] = ()
     ) -> list[port.Work]:
-        wanted = offers.Wanted(agents, limit, without)
+        wanted = offers.ClaimFilter(agents, limit, without)
         offered = await self._write(
             lambda db: offers.offer(db, now_ms, offer_ms, wanted, self._owner_is_dead)
         )
@@ -93,7 +93,7 @@ class PostgresSessionStore(SqlSessionStore):
         write = GuardedBegin(turn, claimant, self._owner_is_dead, known)
         begun = await self._write(
             write.run,
-            Scope(turn.session_id, lifecycle.begin_reads(turn), write),
+            WriteScope(turn.session_id, lifecycle.begin_reads(turn), write),
             brief_of=turn.session_id,
         )
         if isinstance(begun, port.Begun):
@@ -126,7 +126,7 @@ class PostgresSessionStore(SqlSessionStore):
     ) -> T:
         """Send a write of a turn. If its outcome stays unknown, keep the write for the caller's retry."""
         try:
-            scope = Scope(write.session_id, write.reads(), write)
+            scope = WriteScope(write.session_id, write.reads(), write)
             return await self._write(run, scope, brief_of=write.session_id if brief else None)
         except StoreUnavailable:
             if write.uncertain:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 Row = tuple[Any, ...]
 
 
-class Cursor(Protocol):
+class ResultRows(Protocol):
     """The rows of one statement."""
 
     def fetchone(self) -> Row | None: ...
@@ -39,7 +39,7 @@ class Cursor(Protocol):
 class Connection(Protocol):
     """A connection inside a transaction."""
 
-    def execute(self, sql: str, values: Sequence[Any] = (), /) -> Cursor: ...
+    def execute(self, sql: str, values: Sequence[Any] = (), /) -> ResultRows: ...
 
     def insert_new(
         self, sql: str, values: Sequence[Any], refusal: Callable[..., Exception], *about: Any

@@ -41,7 +41,7 @@ T = TypeVar("T")
 _MAX_GROUP: Final = 512
 
 
-class Scope(msgspec.Struct, frozen=True):
+class WriteScope(msgspec.Struct, frozen=True):
     """The properties of a write known before it runs: the only session that it locks, and its first reads.
 
     `guarded` is the same write for a database that can write without reading first (`postgres.guarded`).
@@ -71,7 +71,7 @@ class Job(Generic[T]):
         self,
         run: Callable[[Any], T],
         future: PromptFuture[T] | None = None,
-        scope: Scope | None = None,
+        scope: WriteScope | None = None,
         *,
         brief: bool = False,
     ) -> None:

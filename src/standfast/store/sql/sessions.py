@@ -35,7 +35,7 @@ from standfast.store.sql import inputs as queue
 from standfast.store.sql import survey as operations
 from standfast.store.sql import turns as lifecycle
 from standfast.store.sql.connection import Connection
-from standfast.store.sql.group_writer import Haste, Scope
+from standfast.store.sql.group_writer import Haste, WriteScope
 from standfast.tools.threads import BlockingLoop, DaemonThreads
 
 _replace = msgspec.structs.replace
@@ -60,10 +60,10 @@ def is_brief(save: port.Save) -> bool:
 class SqlDatabase(Protocol):
     """A database that runs jobs and queries. `write_soon` is for callers on a loop, the others block."""
 
-    def write(self, job: Callable[[Any], T], scope: Scope | None = None) -> T: ...
+    def write(self, job: Callable[[Any], T], scope: WriteScope | None = None) -> T: ...
 
     def write_soon(
-        self, job: Callable[[Any], T], scope: Scope | None = None, haste: Haste = ""
+        self, job: Callable[[Any], T], scope: WriteScope | None = None, haste: Haste = ""
     ) -> asyncio.Future[T]: ...
 
     def read_consistently(self, query: Callable[[Any], T]) -> T: ...
@@ -87,7 +87,7 @@ def _writes_session(job: InTransaction[P, T]) -> Method[P, T]:
 
     async def write(self: SqlSessionStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         named: Any = args[0] if args else next(iter(kwargs.values()))
-        scope = Scope(named if isinstance(named, str) else named.session_id)
+        scope = WriteScope(named if isinstance(named, str) else named.session_id)
         return await self._write(lambda db: job(db, *args, **kwargs), scope)
 
     return write
@@ -127,7 +127,7 @@ class SqlSessionStore:
         self._threads.close()
 
     async def _write(
-        self, job: Callable[[Connection], T], scope: Scope | None = None, *, brief_of: str | None = None
+        self, job: Callable[[Connection], T], scope: WriteScope | None = None, *, brief_of: str | None = None
     ) -> T:
         """Run *job* as a write; *brief_of* is the session of a brief one, "" if it is not known."""
         loop = asyncio.get_running_loop()
@@ -243,14 +243,14 @@ class SqlSessionStore:
         job: Callable[[Connection], SessionHead] = lambda db: history.set_state(  # noqa: E731
             db, session_id, state, placed, now_ms
         )
-        return await self._write(job, Scope(session_id))
+        return await self._write(job, WriteScope(session_id))
 
     async def open_session(self, head: SessionHead) -> SessionHead:
         found = await self.head(head.session_id)
         if found is not None:
             return found
         name = head.session_id
-        return await self._write(lambda db: rows.open_session(db, head), Scope(name), brief_of=name)
+        return await self._write(lambda db: rows.open_session(db, head), WriteScope(name), brief_of=name)
 
     async def delete_session(self, session_id: str) -> bool:
         from standfast.store.sql import prune  # few processes delete data
@@ -288,7 +288,7 @@ class SqlSessionStore:
         try:
             begun = await self._write(
                 job,
-                Scope(session_id, lifecycle.begin_reads(turn)),
+                WriteScope(session_id, lifecycle.begin_reads(turn)),
                 brief_of=None if turn.blobs else session_id,
             )
             return begun
@@ -316,7 +316,7 @@ class SqlSessionStore:
         if save.blobs:
             save = _replace(save, blobs=await self._placed(save.blobs))
         session_id = lease.session_id
-        scope = Scope(session_id, ((lifecycle.TO_SAVE, (save.turn_id,)),))
+        scope = WriteScope(session_id, ((lifecycle.TO_SAVE, (save.turn_id,)),))
         brief_of = session_id if is_brief(save) else None
         known = self._running.get(session_id)
         place = None if known is None else known.place
@@ -342,7 +342,7 @@ class SqlSessionStore:
     async def park(self, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
         if save.blobs:
             save = _replace(save, blobs=await self._placed(save.blobs))
-        scope = Scope(lease.session_id, ((lifecycle.TO_SAVE, (save.turn_id,)),))
+        scope = WriteScope(lease.session_id, ((lifecycle.TO_SAVE, (save.turn_id,)),))
         brief_of = lease.session_id if is_brief(save) else None
         await self._write(lambda db: lifecycle.park(db, lease, save, summary), scope, brief_of=brief_of)
         self._running.pop(lease.session_id, None)
@@ -355,7 +355,7 @@ class SqlSessionStore:
         saved = self._running.get(lease.session_id)
         done = await self._write(
             lambda db: lifecycle.commit(db, lease, commit, entries, saved),
-            Scope(lease.session_id, lifecycle.commit_reads(commit.turn_id)) if alone else None,
+            WriteScope(lease.session_id, lifecycle.commit_reads(commit.turn_id)) if alone else None,
             brief_of=None if commit.blobs or len(entries) > BRIEF_BYTES else lease.session_id,
         )
         if isinstance(done, SessionHead):
@@ -396,7 +396,7 @@ class SqlSessionStore:
         )
 
     async def put_input(self, item: port.QueuedInput, blobs: tuple[port.Blob, ...] = ()) -> None:
-        scope = Scope(item.session_id, queue.put_reads(item))
+        scope = WriteScope(item.session_id, queue.put_reads(item))
         placed = await self._placed(blobs)
         await self._write(lambda db: queue.put(db, item, placed), scope)
 

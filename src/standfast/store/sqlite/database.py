@@ -31,7 +31,7 @@ import apsw
 
 from standfast.durable.prompt_future import PromptFuture
 from standfast.errors import StandfastError, StoreUnavailable
-from standfast.store.sql.group_writer import GroupWriter, Haste, Job, Scope
+from standfast.store.sql.group_writer import GroupWriter, Haste, Job, WriteScope
 from standfast.store.sqlite import connection
 from standfast.store.sqlite.connection import SqliteConnection
 from standfast.store.sqlite.schema import Components, has_old_tables, is_behind, migrate_all, refuse_newer
@@ -116,7 +116,7 @@ class Database:
         """Whether this process may write to the file; if not, `write` raises `StoreUnavailable`."""
         return self._group is not None
 
-    def write(self, job: Callable[[SqliteConnection], T], scope: Scope | None = None) -> T:
+    def write(self, job: Callable[[SqliteConnection], T], scope: WriteScope | None = None) -> T:
         """Run *job* in a transaction; return when it is on disk."""
         self.require_open()  # first, because a fork may have left the lock taken
         queued = Job(job)
@@ -129,7 +129,7 @@ class Database:
         return queued.result
 
     def write_soon(
-        self, job: Callable[[SqliteConnection], T], scope: Scope | None = None, haste: Haste = ""
+        self, job: Callable[[SqliteConnection], T], scope: WriteScope | None = None, haste: Haste = ""
     ) -> asyncio.Future[T]:
         """Run *job* in a transaction, whether or not the caller keeps waiting; return once it is on disk."""
         group = self._require_writable()

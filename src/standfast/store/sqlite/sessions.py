@@ -16,7 +16,7 @@ from standfast.store.object_blobs import ObjectBlobs
 from standfast.store.sql import rows
 from standfast.store.sql import turns as lifecycle
 from standfast.store.sql.connection import Connection
-from standfast.store.sql.group_writer import Haste, Scope
+from standfast.store.sql.group_writer import Haste, WriteScope
 from standfast.store.sql.sessions import SqlSessionStore
 from standfast.store.sql.turns import SavePlace
 from standfast.store.sqlite.connection import SqliteConnection
@@ -44,7 +44,7 @@ class SqliteSessionStore(SqlSessionStore):
         """The session that has begun a turn, or written without one, alone in this round of the loop."""
 
     async def _write(
-        self, job: Callable[[Connection], T], scope: Scope | None = None, *, brief_of: str | None = None
+        self, job: Callable[[Connection], T], scope: WriteScope | None = None, *, brief_of: str | None = None
     ) -> T:
         loop = asyncio.get_running_loop()
         if isinstance(loop, BlockingLoop):
