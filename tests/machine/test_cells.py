@@ -75,6 +75,7 @@ def test_the_calls_of_a_cell_run_at_once_under_ids_of_the_turn() -> None:
     turn = in_a_cell()
     assert turn.tell(paused(1, 1, "look", "pay", "look")) == ["tool.2.1", "tool.3.1", "tool.4.1"]
     assert turn.machine.calls.under_way() == [2, 3, 4]
+    assert [turn.machine.calls.runs(call_id) for call_id in (1, 2, 9)] == [False, True, False]
 
 
 def test_a_turn_tells_whether_code_is_in_the_middle() -> None:

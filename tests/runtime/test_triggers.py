@@ -270,11 +270,11 @@ def test_what_is_delivered_to_a_session_that_is_being_deleted_is_left_out(place:
         ({"source": "x" * 129}, "source"),
         ({"source": 7}, "source"),
         ({"prompt": " "}, "no prompt"),
-        ({"schedule": Schedule()}, "exactly one of cron, every_ms and at_ms, not none"),
-        ({"schedule": Schedule(cron="* * * * *", at_ms=5)}, "not cron and at_ms"),
+        ({"schedule": Schedule()}, "exactly one of cron, every_ms and at_ms, got none"),
+        ({"schedule": Schedule(cron="* * * * *", at_ms=5)}, "got cron and at_ms"),
         ({"schedule": Schedule(every_ms=999)}, "every_ms"),
         ({"schedule": "0 0 30 2 *"}, "no month has"),
-        ({"schedule": Schedule(cron="@daily", timezone="Mars/Olympus")}, "no time zone"),
+        ({"schedule": Schedule(cron="@daily", timezone="Mars/Olympus")}, "is unknown"),
     ],
 )
 def test_a_trigger_that_cannot_work_is_refused_when_it_is_added(

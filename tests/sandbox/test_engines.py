@@ -56,7 +56,7 @@ def test_one_sandbox_runs_several_languages_in_different_sessions() -> None:
 
 def test_a_language_or_an_engine_that_there_is_not_is_refused() -> None:
     """Ours: the hint names the available ones."""
-    with pytest.raises(InvalidArgument, match="no language 'cobol'"):
+    with pytest.raises(InvalidArgument, match="language 'cobol' is unknown"):
         BlockingSandbox(language="cobol")
     with pytest.raises(InvalidArgument, match="no engine 'warp'") as caught:
         BlockingSandbox(engine="warp")

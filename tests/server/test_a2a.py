@@ -138,7 +138,7 @@ def test_a_call_that_needs_approval_makes_the_task_ask(
             assert asked["tool"] == "refund"
             assert asked["arguments"] == {"order_id": "A1", "cents": 500}
             task_id = events[0].task.id
-            with pytest.raises(InvalidParamsError, match="no decision"):
+            with pytest.raises(InvalidParamsError, match="is not a decision"):
                 await send(client, ask("maybe", task=task_id))
             done = await send(client, ask(task=task_id, **answer))
             assert done[-1].status_update.status.state == STATE.TASK_STATE_COMPLETED

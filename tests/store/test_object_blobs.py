@@ -304,7 +304,7 @@ def test_damaged_missing_and_unconfigured_objects_are_typed_errors(
             with pytest.raises(RecordCorrupt, match=LARGE.digest):
                 await store.blob(LARGE.digest)
             path.unlink()
-            with pytest.raises(RecordCorrupt, match="its object is gone"):
+            with pytest.raises(RecordCorrupt, match="its object is missing"):
                 await store.blob(LARGE.digest)
 
     asyncio.run(check())

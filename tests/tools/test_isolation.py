@@ -377,7 +377,7 @@ def test_a_file_that_changed_since_registration_is_refused(tmp_path: Path) -> No
     finally:
         sys.path.remove(str(tmp_path))
     assert code == "TOOL_ERROR"
-    assert "another twice" in message
+    assert "has changed since it was registered" in message
 
 
 def test_a_file_that_cannot_be_loaded_is_a_tool_error_that_says_why(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_a_subagent_sees_nothing_of_the_conversation(memory: Place) -> None:
     assert [text_of(one.content) for one in request.messages if isinstance(one, UserMessage)] == [
         "Twin. Dig here."
     ]
-    assert "hand parts of the work" in cast.requests["Lead"][0].instructions
+    assert "delegate parts of the work" in cast.requests["Lead"][0].instructions
 
 
 def test_the_four_ends_of_subagents_are_distinguished(memory: Place) -> None:
@@ -375,7 +375,7 @@ def test_at_the_deepest_level_there_are_no_subagents(memory: Place) -> None:
     play(memory, team(cast, max_depth=2), act)
     assert set(SUBAGENT_TOOLS) <= set(cast.tools_of("Below."))
     assert cast.tools_of("Bottom.") == ["look", "pay"]
-    assert "hand parts of the work" not in cast.requests["Bottom."][0].instructions
+    assert "delegate parts of the work" not in cast.requests["Bottom."][0].instructions
 
 
 def test_no_more_subagents_work_at_a_time_than_are_allowed(memory: Place) -> None:

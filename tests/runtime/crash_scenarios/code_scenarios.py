@@ -61,6 +61,7 @@ class CodeScenario:
             *after,
             {"when": "go", **replies[0]},
             {"when": "again", **reads},
+            {"when": "rerun after a restart", **reads},  # the cell failed: only defects lead here
         ]
 
     def _reply(self, text: str) -> dict[str, Any]:

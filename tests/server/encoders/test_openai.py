@@ -280,7 +280,7 @@ def test_calls_and_outputs_of_another_server_are_history(stage: ServerStage, cli
         {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "sun"}]},
     ]
     assert respond(client, items).output_text.startswith("you said Continue")
-    with pytest.raises(openai.APIStatusError, match="no call 'c'"):
+    with pytest.raises(openai.APIStatusError, match="the output for 'c' has no call"):
         respond(client, [{"type": "function_call_output", "call_id": "c", "output": ""}])
 
 

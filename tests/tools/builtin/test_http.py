@@ -130,7 +130,7 @@ def test_text_and_json_are_fetched_from_an_address_that_is_named(site: Site) -> 
 def test_an_answer_that_is_not_json_or_no_success_is_a_tool_error(site: Site) -> None:
     """Ours: guest code sees the URL and the status or body that was wrong."""
     site.routes["/j"] = (200, {}, b"<html>")
-    with pytest.raises(ToolError, match="did not answer with JSON"):
+    with pytest.raises(ToolError, match="is not JSON"):
         fetch(f"http://{site.address}/j", [site.address], name="fetch_json")
     with pytest.raises(ToolError, match=f"http://{site.address}/none answered 404") as raised:
         fetch(f"http://{site.address}/none", [site.address])
