@@ -19,7 +19,7 @@ GOOD: Final = "agent-123_ok"
 IN_MEMORY: Final = {
     "DepsContext", "FinishedTurn", "FrameSwitchedTurn", "Lease", "ModelRequest", "PluginActionContext",
     "ProtocolSessionContext", "SessionBuild", "SessionConfigChanged", "SessionLine", "SessionReadView",
-    "Scope", "SessionRestored", "SessionRow", "SessionSetup", "StoppedTurn", "SubagentContext", "TurnAbout",
+    "SessionRestored", "SessionRow", "SessionSetup", "StoppedTurn", "SubagentContext", "TurnAbout", "WriteScope",
     "TurnFinalized", "TurnPersisted", "Under", "WaitingTurn", "Work", "_TurnFacts",
 }  # fmt: skip
 """Values that are made of checked ones in the same process, and are never decoded."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
@@ -102,7 +103,7 @@ def _reads(query: InTransaction[P, T], *, brief: bool = False) -> Method[P, T]:
     return read
 
 
-class SqlSessionStore:
+class SqlSessionStore(ABC):
     """A `SessionStore` in *database*, read by up to *readers* threads; large blobs are in *blobs*."""
 
     durable = True
@@ -136,9 +137,9 @@ class SqlSessionStore:
         haste: Haste = "" if brief_of is None else self._haste(loop, brief_of)
         return await self.database.write_soon(job, scope, haste)
 
+    @abstractmethod
     def _haste(self, loop: asyncio.AbstractEventLoop, session_id: str) -> Haste:
         """Return how a brief write of a session is to be written."""
-        raise NotImplementedError
 
     async def _read(self, query: Callable[[Connection], T], brief: bool = False) -> T:
         at_once = brief and self.database.can_read_at_once()
