@@ -19,8 +19,8 @@ GOOD: Final = "agent-123_ok"
 IN_MEMORY: Final = {
     "DepsContext", "FinishedTurn", "FrameSwitchedTurn", "Lease", "ModelRequest", "PluginActionContext",
     "ProtocolSessionContext", "SessionBuild", "SessionConfigChanged", "SessionLine", "SessionReadView",
-    "SessionRestored", "SessionRow", "SessionSetup", "StoppedTurn", "SubagentContext", "TurnAbout", "WriteScope",
-    "TurnFinalized", "TurnPersisted", "Under", "WaitingTurn", "Work", "_TurnFacts",
+    "SessionRestored", "SessionRow", "SessionSetup", "StoppedTurn", "SubagentContext", "TurnAbout",
+    "TurnFinalized", "TurnPersisted", "Under", "WaitingTurn", "Work", "WriteScope", "_TurnFacts",
 }  # fmt: skip
 """Values that are made of checked ones in the same process, and are never decoded."""
 BAD: Final = ("bad/slash", "a\n", "x" * 65, "é", "../x", "a\0")
