@@ -3,13 +3,14 @@
 `python bench/instructions.py [--match WORDS]` prints a table for each workload. Instructions are counted by
 valgrind's callgrind, so the figures hardly depend on the load of the machine; the kernel's are not counted.
 Each workload runs twice, with a different number of repetitions: the difference is the cost of a repetition,
-without start-up and warm-up. It needs `valgrind` on the path and takes about ten minutes.
+without start-up and warm-up. It needs `valgrind` on the path and takes about five minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import re
 import subprocess
@@ -24,7 +25,8 @@ from typing import Any
 
 USER, REPLY, RESULT = "u" * 200, "r" * 400, "t" * 100
 CALLS = 10
-FEW, MANY = 10, 40
+FEW, MANY, WARM_UP = 10, 40, 50
+"""Repetitions of the two counts, and those before them: Python specializes its code in the first ones."""
 LIBRARIES = {
     "libpython": "Python",
     "apsw": "SQLite",
@@ -53,7 +55,7 @@ async def turns(store: str | None, calls: int) -> AsyncIterator[Turn]:
     asked: list[dict[str, object]] = [
         {"tool_calls": [{"name": "act", "arguments": {"x": n}}]} for n in range(calls)
     ]
-    model = ScriptedModel([*asked, {"text": REPLY}] * (MANY + FEW), strict=False)
+    model = ScriptedModel([*asked, {"text": REPLY}] * (MANY + WARM_UP), strict=False)
     async with Runtime(store) if store else Runtime() as runtime:
         session = await runtime.session("s", agent=Agent(model, tools=[act] if calls else []))
         yield lambda: session.turn(USER).settled()
@@ -64,8 +66,8 @@ async def new_sessions(store: str) -> AsyncIterator[Turn]:
     """The first turns of new sessions."""
     from standfast import Agent, Runtime, ScriptedModel
 
-    agent: Agent[None, str] = Agent(ScriptedModel([{"text": REPLY}] * (MANY + FEW), strict=False))
-    numbers = iter(range(MANY + FEW))
+    agent: Agent[None, str] = Agent(ScriptedModel([{"text": REPLY}] * (MANY + WARM_UP), strict=False))
+    numbers = iter(range(MANY + WARM_UP))
     async with Runtime(store) as runtime:
 
         async def first() -> object:
@@ -80,7 +82,9 @@ async def reopened(store: str, length: int) -> AsyncIterator[Turn]:
     """A turn of a session of *length* turns in a runtime that has just been opened."""
     from standfast import Agent, Runtime, ScriptedModel
 
-    agent: Agent[None, str] = Agent(ScriptedModel([{"text": REPLY}] * (length + MANY + FEW), strict=False))
+    agent: Agent[None, str] = Agent(
+        ScriptedModel([{"text": REPLY}] * (length + MANY + WARM_UP), strict=False)
+    )
     async with Runtime(store) as runtime:
         session = await runtime.session("s", agent=agent)
         for _ in range(length):
@@ -123,6 +127,7 @@ WORKLOADS: dict[str, Callable[[str], Any]] = {
 
 async def repeat(name: str, times: int, profile: bool) -> None:
     """Run a workload *times* times after a warm-up; with *profile*, print its Python calls by package."""
+    gc.disable()  # one collection takes as long as several turns, and would be in one of the two counts
     calls: Counter[str] = Counter()
 
     def count(frame: FrameType, event: str, _: object) -> None:
@@ -131,7 +136,7 @@ async def repeat(name: str, times: int, profile: bool) -> None:
 
     with tempfile.TemporaryDirectory() as home:
         async with WORKLOADS[name](os.path.join(home, "bench.db")) as turn:
-            for _ in range(FEW):
+            for _ in range(WARM_UP):
                 await turn()
             if profile:
                 sys.setprofile(count)
