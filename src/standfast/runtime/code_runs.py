@@ -434,16 +434,26 @@ class CodeRuns:
         with session.lock:
             if decision.approved and approval.state is ApprovalState.PENDING:
                 self._check_contract(approval)
+            decided: ApprovalAlreadyDecided | None = None
             try:
                 await decide(self._store, now, approval, decision, self._edited)
-            except ApprovalAlreadyDecided:  # the deciding process may have died before it resumed the turn
+            except ApprovalAlreadyDecided as error:  # the deciding process may have died before it resumed
                 left = any(record.turn_id == approval.run_id for record in await self._unfinished())
                 if approval.decided_at is None or not left:
                     raise
+                decided = error
             record = await self._store.open_turn(approval.session_id)
             if record is None or record.turn_id != approval.run_id:
-                raise ApprovalAlreadyDecided(approval_id, ApprovalState.CANCELLED)
-            return await self._continue(session, record, control)
+                raise decided or ApprovalAlreadyDecided(approval_id, ApprovalState.CANCELLED)
+            try:
+                return await self._continue(session, record, control)
+            except (SessionBusy, TurnNotFound):  # another process has resumed the turn
+                if decided is not None:
+                    raise decided from None
+                resumed = await self._store.turn(record.turn_id)
+                if resumed is None:
+                    raise
+                return await self._repeat(session, resumed, control)
 
     def _check_contract(self, approval: Approval) -> None:
         """Raise if the tool's contract has changed since the request, before the decision is stored."""
