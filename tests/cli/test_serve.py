@@ -16,6 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from standfast.cli.main import main
+from standfast.cli.remote import RemoteChat
+from standfast.client import BlockingClient
 
 pytestmark = pytest.mark.slow
 
@@ -225,6 +227,53 @@ def test_chat_talks_to_an_agent_of_the_users_own(cwd: Path) -> None:
     assert done["text"] == "It is paid."
     several = process("chat", "shop.py:others", "hi", cwd=cwd, check=False)
     assert "--agent" in several.stderr
+
+
+ASKING_APP = """
+from standfast import Agent, AskPerson, RunContext, ScriptedModel, tool
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+@tool
+def forecast(ctx: RunContext[None]) -> str | AskPerson:
+    "Forecast the weather."
+    return AskPerson("Where?", CITY) if ctx.answer is None else f"sunny in {ctx.answer.value['city']}"
+
+replies = [{"tool_calls": [{"name": "forecast"}]}, "Here you are."]
+agent = Agent(ScriptedModel(replies * 9, strict=False), name="weather", tools=[forecast])
+"""
+
+
+@pytest.mark.parametrize(
+    ("answers", "result"),
+    [
+        (["y", '{"city": "Oslo"}'], "sunny in Oslo"),
+        (["y", "Oslo", "", "y", '{"city": "Oslo"}'], "sunny in Oslo"),
+        (["n", "do not ask"], "do not ask"),
+        (["l"], None),
+    ],
+)
+def test_a_remote_chat_answers_a_question_on_the_spot(
+    cwd: Path, capsys: pytest.CaptureFixture[str], answers: list[str], result: str | None
+) -> None:
+    """Ours: a question can be answered, declined or left open; an answer that is not JSON is refused."""
+    (cwd / "weather.py").write_text(ASKING_APP)
+    lines: list[str | None] = ["what is the weather?", *answers, None]
+    with Served(cwd, "weather.py:agent") as served:
+        token = standfast("tokens", "create", cwd=cwd).stdout.strip()
+        with BlockingClient(served.url, token=token) as client:
+            session = client.session("s", agent="weather")
+            assert RemoteChat(session).talk(lambda prompt: lines.pop(0)) == 0
+            (turn,), said = session.turns(), str(session.messages())
+    shown = capsys.readouterr()
+    assert "Where?" in shown.err
+    assert ("the answer is not JSON" in shown.err) == ("Oslo" in answers)
+    assert lines == []
+    if result is None:
+        assert turn.state == "waiting"
+    else:
+        assert "Here you are." in shown.out
+        assert result in said
 
 
 def test_serve_and_chat_give_an_agent_the_servers_of_a_file(cwd: Path) -> None:
