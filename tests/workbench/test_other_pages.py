@@ -13,6 +13,7 @@ from standfast import Agent, tool
 from standfast.model.capability import ToolManifest
 from standfast.testing.postgres_server import PostgresServer
 from standfast.tools.tool_table import StaticTools
+from standfast.workbench import branches_page
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +45,22 @@ def test_a_fork_from_a_message_is_drawn_and_compared(stage: Workbench, page: Pag
     expect(right.locator(".prose")).to_have_text("three")
     page.go_back()
     expect(graph).to_be_visible()
+
+
+def test_a_comparison_says_how_many_turns_it_omits(
+    stage: Workbench, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: a comparison of long branches shows the last turns of each and the number of the others."""
+    stage.say("root", "say one")
+    stage.run(stage.runtime.fork("root", "root-2"))
+    for word in ("two", "three", "four"):
+        stage.say("root", f"say {word}")
+    monkeypatch.setattr(branches_page, "_MOST_TURNS", 2)
+    page.goto(f"{stage.url}/sessions/root/compare?other=root-2")
+    left, right = page.locator(".columns > section").all()
+    expect(left).to_contain_text("… 1 earlier turn not shown")
+    expect(left.locator(".prose")).to_have_text(["three", "four"])
+    expect(right).not_to_contain_text("not shown")
 
 
 def test_a_rewound_turn_stays_in_the_graph(stage: Workbench, page: Page) -> None:

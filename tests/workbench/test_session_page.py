@@ -213,6 +213,33 @@ def test_a_reader_sees_no_action_that_the_token_does_not_allow(stage: Workbench,
         assert status == 403
 
 
+def test_a_waiting_turn_says_from_whom_it_waits_for_a_decision(stage: Workbench, page: Page) -> None:
+    """Ours: the head of a waiting turn names the scope that a person needs to decide."""
+    stage.say("whom", 'call refund {"order_id": "A2", "cents": 5}')
+    page.goto(f"{stage.url}/sessions/whom")
+    expect(page.locator("#current")).to_contain_text("for a person with the approve scope")
+    page.get_by_role("button", name="Deny").click()
+    expect(page.locator("#current")).not_to_contain_text("for a person")
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+def test_an_error_message_does_not_cover_the_buttons_of_the_composer(
+    stage: Workbench, page: Page, width: int
+) -> None:
+    """Bug: the message of a failed action covered the Send button."""
+    stage.say("covered", "say hello")
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(f"{stage.url}/sessions/covered")
+    send(page, "   ")
+    expect(page.locator("#toasts")).to_contain_text("The input is blank.")
+    message = page.locator("#toasts > *").first.bounding_box()
+    button = page.get_by_role("button", name="Send", exact=True).bounding_box()
+    assert message is not None
+    assert button is not None
+    below = message["y"] >= button["y"] + button["height"]
+    assert below or message["y"] + message["height"] <= button["y"]
+
+
 def test_a_failed_action_says_why_and_keeps_what_was_written(stage: Workbench, page: Page) -> None:
     """Ours: an error of an action is a message; the field keeps its text."""
     stage.say("blank", "say hello")
