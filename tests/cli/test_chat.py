@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -18,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from terminals import Terminal
 
 from standfast import Agent, Runtime, ScriptedModel, tool
-from standfast.cli.chat_loop import Chat
+from standfast.cli.report import ask_decision
 from standfast.model.approval import Approval, ApprovalState
 
 pytestmark = pytest.mark.slow
@@ -60,76 +58,6 @@ STUCK_SCRIPT = {
         {"text": "you said {text}"},
     ]
 }
-
-
-class Terminal:
-    """A command at a pseudo terminal, in a process of its own."""
-
-    def __init__(self, *words: str, kind: str = "dumb") -> None:
-        self.pid, self._fd = pty.fork()
-        if self.pid == 0:
-            os.environ.update(TERM=kind, NO_COLOR="1", COLUMNS="120")
-            os.execv(sys.executable, [sys.executable, "-m", "standfast.cli.main", *words])
-        self._shown = ""
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end inside a character
-
-    def expect(self, text: str) -> str:
-        """Read up to *text*, and return everything including it."""
-        while text not in self._shown:
-            more = self._read()
-            assert more, f"no {text!r} in {self._shown!r}"
-            self._shown += more
-        before, _, self._shown = self._shown.partition(text)
-        return before
-
-    def type(self, text: str) -> None:
-        os.write(self._fd, text.encode())
-
-    def press_ctrl_c(self) -> None:
-        self._let_it_wait()
-        self.type("\x03")
-
-    def _let_it_wait(self) -> None:
-        """Wait until its main thread sleeps: the readline module misses a signal just before that."""
-        stat = Path(f"/proc/{self.pid}/stat")
-        asleep = 0
-        deadline = time.monotonic() + 20
-        while asleep < 50 and time.monotonic() < deadline:
-            asleep = asleep + 1 if stat.read_text().rpartition(")")[2].split()[0] == "S" else 0
-            os.sched_yield()
-
-    def signal(self, number: signal.Signals) -> None:
-        self._let_it_wait()
-        os.kill(self.pid, number)
-
-    def exit_status(self) -> int:
-        """Wait for the end and return the status; the remaining output is in `rest`."""
-        while more := self._read():
-            self._shown += more
-        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        self.pid = 0
-        return status
-
-    @property
-    def rest(self) -> str:
-        return self._shown
-
-    def close(self) -> None:
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        os.close(self._fd)
-
-    def _read(self) -> str:
-        ready, _, _ = select.select([self._fd], [], [], 20)
-        assert ready, f"nothing more came after {self._shown!r}"
-        try:
-            while data := os.read(self._fd, 65536):
-                if text := self._decoder.decode(data):
-                    return text.replace("\r\n", "\n")
-            return ""
-        except OSError:  # the other end is closed
-            return ""
 
 
 @pytest.fixture(autouse=True)
@@ -655,18 +583,15 @@ def test_what_was_pasted_before_a_question_does_not_answer_it(
     [([1, "x"], {}, {"args": [1, "x"]}), ([], {"cents": 5}, {"cents": 5}), ([], {}, {})],
 )
 def test_the_arguments_of_a_call_are_offered_to_be_edited(
-    monkeypatch: pytest.MonkeyPatch, args: list[Any], kwargs: dict[str, Any], offered: dict[str, Any]
+    args: list[Any], kwargs: dict[str, Any], offered: dict[str, Any]
 ) -> None:
     """Bug: for a positional call the field was an empty object, and Enter dropped every argument."""
     asked: list[tuple[str, str]] = []
 
-    class Lines:
-        def ask(self, question: str, given: str = "") -> str:
-            asked.append((question, given))
-            return "e" if question.startswith("Approve?") else given
+    def ask(question: str, given: str) -> str:
+        asked.append((question, given))
+        return "e" if question.startswith("Approve?") else given
 
-    chat = Chat.__new__(Chat)
-    monkeypatch.setattr(chat, "_lines", Lines(), raising=False)
     approval = Approval(
         approval_id="apr_1",
         state=ApprovalState.PENDING,
@@ -680,7 +605,7 @@ def test_the_arguments_of_a_call_are_offered_to_be_edited(
         run_id="t_1",
         call_id=1,
     )
-    decision = chat._ask(approval)
+    decision = ask_decision(approval, ask)
     assert json.loads(asked[-1][1]) == offered
     assert decision is not None
     assert decision.kwargs == offered

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from standfast.cli.chat_loop import Chat
+from standfast.cli.report import ask_decision
 from standfast.model.approval import Approval, ApprovalState
 
 RAW_SERVER = Path(__file__).parents[1] / "mcp" / "raw_server.py"
@@ -175,17 +175,14 @@ def test_a_turn_that_waits_for_an_answer_shows_the_question(
     assert "weather in Oslo" in answered.stderr
 
 
-def test_a_question_is_answered_in_a_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_is_answered_in_a_chat() -> None:
     """Bug: `yes` sent an answer without its required fields, which was refused."""
     asked: list[tuple[str, str]] = []
 
-    class Lines:
-        def ask(self, question: str, given: str = "") -> str:
-            asked.append((question, given))
-            return "y" if question.startswith("Answer?") else '{"city": "Oslo"}'
+    def ask(question: str, given: str) -> str:
+        asked.append((question, given))
+        return "y" if question.startswith("Answer?") else '{"city": "Oslo"}'
 
-    chat = Chat.__new__(Chat)
-    monkeypatch.setattr(chat, "_lines", Lines(), raising=False)
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     approval = Approval(
         approval_id="apr_1",
@@ -201,7 +198,7 @@ def test_a_question_is_answered_in_a_chat(monkeypatch: pytest.MonkeyPatch) -> No
         call_id=1,
         answer_schema=schema,
     )
-    decision = chat._ask(approval)
+    decision = ask_decision(approval, ask)
     assert asked[-1] == ("Answer as JSON: ", '{"city": "..."}')
     assert decision is not None
     assert decision.kwargs == {"city": "Oslo"}

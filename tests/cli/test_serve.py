@@ -14,10 +14,11 @@ import httpx2
 import interpreters
 import pytest
 from click.testing import CliRunner, Result
+from terminals import Terminal
 
 from standfast.cli.main import main
-from standfast.cli.remote import RemoteChat
 from standfast.client import BlockingClient
+from standfast.model.message import UserMessage
 
 pytestmark = pytest.mark.slow
 
@@ -244,36 +245,49 @@ agent = Agent(ScriptedModel(replies * 9, strict=False), name="weather", tools=[f
 """
 
 
-@pytest.mark.parametrize(
-    ("answers", "result"),
-    [
-        (["y", '{"city": "Oslo"}'], "sunny in Oslo"),
-        (["y", "Oslo", "", "y", '{"city": "Oslo"}'], "sunny in Oslo"),
-        (["n", "do not ask"], "do not ask"),
-        (["l"], None),
-    ],
-)
-def test_a_remote_chat_answers_a_question_on_the_spot(
-    cwd: Path, capsys: pytest.CaptureFixture[str], answers: list[str], result: str | None
-) -> None:
-    """Ours: a question can be answered, declined or left open; an answer that is not JSON is refused."""
+def test_a_remote_chat_answers_a_question_on_the_spot(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: lines that were pasted together were sent as several messages, and nothing could be edited."""
     (cwd / "weather.py").write_text(ASKING_APP)
-    lines: list[str | None] = ["what is the weather?", *answers, None]
     with Served(cwd, "weather.py:agent") as served:
         token = standfast("tokens", "create", cwd=cwd).stdout.strip()
+        monkeypatch.setenv("STANDFAST_TOKEN", token)
+        chat = Terminal("chat", "--server", served.url, "--agent", "weather", "--session", "s")
+        try:
+            chat.expect("> ")
+            chat.type("what is the weather?\nand tomorrow?\n")
+            chat.expect("Where?")
+            chat.expect("[l]ater: ")
+            chat.type("y\n")
+            chat.expect("Answer as JSON: ")
+            chat.type("Oslo\n")
+            chat.expect("this is not JSON")
+            chat.type("\n")
+            chat.expect("[l]ater: ")
+            chat.type("y\n")
+            chat.expect("Answer as JSON: ")
+            chat.type('\x15{"city": "Oslo"}\n')
+            chat.expect("Here you are.")
+            chat.type("again\n")
+            chat.expect("[l]ater: ")
+            chat.type("n\n")
+            chat.expect("Reason")
+            chat.type("do not ask\n")
+            chat.expect("Here you are.")
+            chat.type("and again\n")
+            chat.expect("[l]ater: ")
+            chat.type("l\n")
+            chat.expect("> ")
+            chat.type("\x04")
+            assert chat.exit_status() == 0
+        finally:
+            chat.close()
         with BlockingClient(served.url, token=token) as client:
             session = client.session("s", agent="weather")
-            assert RemoteChat(session).talk(lambda prompt: lines.pop(0)) == 0
-            (turn,), said = session.turns(), str(session.messages())
-    shown = capsys.readouterr()
-    assert "Where?" in shown.err
-    assert ("the answer is not JSON" in shown.err) == ("Oslo" in answers)
-    assert lines == []
-    if result is None:
-        assert turn.state == "waiting"
-    else:
-        assert "Here you are." in shown.out
-        assert result in said
+            said = session.messages()
+            assert [turn.state for turn in session.turns()] == ["ended", "ended", "waiting"]
+    assert said[0] == UserMessage(content="what is the weather?\nand tomorrow?")
+    assert "sunny in Oslo" in str(said)
+    assert "do not ask" in str(said)
 
 
 def test_serve_and_chat_give_an_agent_the_servers_of_a_file(cwd: Path) -> None:

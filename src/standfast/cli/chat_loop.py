@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Coroutine
 from typing import Any
@@ -14,13 +13,13 @@ from standfast.cli.chat_screen import ChatScreen
 from standfast.cli.decisions import decide
 from standfast.cli.follower import Background, Follower, Leave, Terminated, sigterm_raises
 from standfast.cli.options import Invocation
-from standfast.cli.output import console, counted, error_console, show_error, this_user
+from standfast.cli.output import console, counted, error_console, show_error
 from standfast.cli.repl_input import ChatLines, SlashCompleter, line_editing
-from standfast.cli.report import answer_fields, facts_table, show_box, show_commands
+from standfast.cli.report import ask_decision, facts_table, show_box, show_commands
 from standfast.cli.transcript import show_conversation, usage_table
 from standfast.cli.turn_report import TurnReport, left_unfinished, report_turn
 from standfast.errors import InvalidArgument, StandfastError, TurnNotRunnable
-from standfast.model.approval import Approval, Decision
+from standfast.model.approval import Decision
 from standfast.model.session import SessionId, TurnState
 from standfast.runtime.agent_session import Session
 from standfast.runtime.session_views import said_so_far
@@ -188,7 +187,7 @@ class Chat:
         about = error_console()
         show_box(about, approval)
         try:
-            decision = self._ask(approval)
+            decision = ask_decision(approval, self._lines.ask)
             if decision is None:
                 show_commands(about, approval, self._invocation)
                 return report
@@ -196,33 +195,6 @@ class Chat:
         except StandfastError as error:
             show_error(str(error.code), error.message, error.hint)
             return self._unfinished()
-
-    def _ask(self, approval: Approval) -> Decision | None:
-        """Ask for a decision: yes, no with a reason, or yes with other arguments; None for later."""
-        user, fields = this_user(), answer_fields(approval)
-        question = "Answer? [y]es, [n]o, [l]ater: " if fields else "Approve? [y]es, [n]o, [e]dit, [l]ater: "
-        while True:
-            answer = self._lines.ask(question)
-            match answer and answer.lower():
-                case "y" | "yes" if not fields:
-                    return Decision(approved=True, decided_by=user)
-                case "n" | "no":
-                    reason = self._lines.ask("Reason, shown to the model: ")
-                    return Decision(approved=False, reason=reason or None, decided_by=user)
-                case "e" | "edit" | "y" | "yes":
-                    given = json.dumps(fields or approval.arguments, ensure_ascii=False)
-                    edited = self._lines.ask("Answer as JSON: " if fields else "Arguments as JSON: ", given)
-                    if edited is None:
-                        return None
-                    try:
-                        arguments = json.loads(edited)
-                    except ValueError as error:
-                        raise InvalidArgument(f"this is not JSON: {error}") from None
-                    if not isinstance(arguments, dict):
-                        raise InvalidArgument("the arguments must be a JSON object")
-                    return Decision(approved=True, kwargs=arguments, decided_by=user)
-                case None | "l" | "later":
-                    return None
 
     def _obey(self, word: str, rest: str) -> None:
         """Run the command *word* with its argument *rest*."""

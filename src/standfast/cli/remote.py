@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from standfast.cli.output import CommandOutput, error_console, show_error
-from standfast.errors import InvalidArgument, NotConfigured, StandfastError
+from standfast.errors import NotConfigured, StandfastError
 
 if TYPE_CHECKING:
     from standfast.cli.options import Invocation
+    from standfast.cli.repl_input import ChatLines
     from standfast.client import BlockingClient, BlockingRemoteSession
     from standfast.model.approval import Approval
     from standfast.runtime.agent_runtime import Runtime
@@ -74,36 +74,37 @@ class RemoteChat:
         document: dict[str, Any] = msgspec.to_builtins(self._session.turns()[-1])
         return document
 
-    def talk(self, ask: Callable[[str], str | None]) -> int:
-        """Read lines and run turns until the user leaves, asking for approvals on the spot."""
+    def talk(self, lines: ChatLines) -> int:
+        """Read messages and run turns until the user leaves, asking for approvals on the spot."""
         self._screen.note(f"session {self._session.session_id} · Ctrl-D to leave")
-        while (line := ask("> ")) is not None:
+        while True:
             try:
-                if line.strip():
-                    self.say(line.strip())
+                line = lines.read()
+            except (EOFError, KeyboardInterrupt):
+                sys.stdout.write("\n")
+                return 0
+            try:
+                if line:
+                    self.say(line)
                 while pending := self._session.approvals(pending=True):
-                    if not self._decided(pending[0], ask):
+                    if not self._decided(pending[0], lines):
                         break
             except StandfastError as error:
                 self._screen.end_line()
                 show_error(str(error.code), error.message, error.hint)
-        return 0
 
-    def _decided(self, approval: Approval, ask: Callable[[str], str | None]) -> bool:
-        from standfast.cli.report import answer_fields, show_box
+    def _decided(self, approval: Approval, lines: ChatLines) -> bool:
+        from standfast.cli.report import ask_decision, show_box
 
         show_box(error_console(), approval)
-        fields = answer_fields(approval)
-        answer = (ask(f"{'Answer' if fields else 'Approve'}? [y]es, [n]o, [l]ater: ") or "l").strip().lower()
-        if answer in ("y", "yes"):
-            arguments = _json_object(ask("Answer as JSON: ") or "{}") if fields else None
-            result = self._session.approve(approval.approval_id, arguments=arguments)
-        elif answer in ("n", "no"):
-            result = self._session.deny(
-                approval.approval_id, reason=ask("Reason, shown to the model: ") or None
-            )
-        else:
+        decision = ask_decision(approval, lines.ask)
+        if decision is None:
             return False
+        approval_id, reason = approval.approval_id, decision.reason
+        if decision.approved:
+            result = self._session.approve(approval_id, arguments=decision.kwargs, reason=reason)
+        else:
+            result = self._session.deny(approval_id, reason=reason)
         if result.text:
             click.echo(result.text)
         return True
@@ -117,7 +118,9 @@ def chat_remotely(
         session = client.session(session_id, agent=agent)
         chat = RemoteChat(session, quiet=as_json)
         if prompt is None:
-            return CommandOutput(None, lambda: None, chat.talk(_read_line))
+            from standfast.cli.repl_input import ChatLines
+
+            return CommandOutput(None, lambda: None, chat.talk(ChatLines(lambda line: False)))
         document = chat.say(prompt)
     waiting = document["state"] == "waiting"
     note = f"the turn waits: standfast approvals list --server {url}"
@@ -128,22 +131,3 @@ def chat_remotely(
             error_console().print(note, style="yellow", soft_wrap=True)
 
     return CommandOutput(document, show, 0 if ended_well else 1)
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    """Return the JSON object in *text*; raise `InvalidArgument` if it is none."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgument(f"the answer is not JSON: {error}", hint='write {"name": "value"}') from None
-    if not isinstance(found, dict):
-        raise InvalidArgument("the answer must be a JSON object", hint='write {"name": "value"}')
-    return found
-
-
-def _read_line(prompt: str) -> str | None:
-    try:
-        return input(prompt)
-    except (EOFError, KeyboardInterrupt):
-        sys.stdout.write("\n")
-        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -18,16 +18,17 @@ from standfast.cli.output import (
     error_console,
     moment,
     styled,
+    this_user,
     visible,
     write_guest,
 )
-from standfast.errors import Code
+from standfast.errors import Code, InvalidArgument
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from standfast.errors import Span
-    from standfast.model.approval import Approval
+    from standfast.model.approval import Approval, Decision
     from standfast.model.code import Diagnostic
     from standfast.model.run import RunResult
 
@@ -192,6 +193,39 @@ def answer_fields(approval: Approval) -> dict[str, Any]:
     if not isinstance(properties, dict):
         return {}
     return {name: approval.kwargs.get(name, "...") for name in properties}
+
+
+def ask_decision(approval: Approval, ask: Callable[[str, str], str | None]) -> Decision | None:
+    """Ask for a decision: yes, no with a reason, or yes with other arguments; None for later.
+
+    *ask* reads a line after a prompt; the line starts with the second argument.
+    """
+    from standfast.model.approval import Decision
+
+    user, fields = this_user(), answer_fields(approval)
+    question = "Answer? [y]es, [n]o, [l]ater: " if fields else "Approve? [y]es, [n]o, [e]dit, [l]ater: "
+    while True:
+        answer = ask(question, "")
+        match answer and answer.strip().lower():
+            case "y" | "yes" if not fields:
+                return Decision(approved=True, decided_by=user)
+            case "n" | "no":
+                reason = ask("Reason, shown to the model: ", "")
+                return Decision(approved=False, reason=reason or None, decided_by=user)
+            case "e" | "edit" | "y" | "yes":
+                given = json.dumps(fields or approval.arguments, ensure_ascii=False)
+                edited = ask("Answer as JSON: " if fields else "Arguments as JSON: ", given)
+                if edited is None:
+                    return None
+                try:
+                    arguments = json.loads(edited)
+                except ValueError as error:
+                    raise InvalidArgument(f"this is not JSON: {error}") from None
+                if not isinstance(arguments, dict):
+                    raise InvalidArgument("the arguments must be a JSON object")
+                return Decision(approved=True, kwargs=arguments, decided_by=user)
+            case None | "l" | "later":
+                return None
 
 
 def show_commands(shown: Console, approval: Approval, invocation: Invocation) -> None:

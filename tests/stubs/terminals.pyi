@@ -1,0 +1,1 @@
+from tests.running.terminals import *  # noqa: F403
