@@ -66,7 +66,7 @@ def test_the_client_has_the_methods_of_a_runtime_and_a_session(stage: ServerStag
     asyncio.run(main())
 
 
-def test_the_blocking_client_does_the_same_without_a_loop(stage: ServerStage) -> None:
+def test_the_blocking_client_works_without_an_event_loop(stage: ServerStage) -> None:
     """Seed: the client has a blocking form."""
     with BlockingClient(stage.url, token=stage.token("admin")) as client:
         session = client.session("blocking", agent="clerk")
@@ -82,7 +82,7 @@ def test_the_blocking_client_does_the_same_without_a_loop(stage: ServerStage) ->
         assert session.view().state == "idle"
 
 
-def test_a_server_that_does_not_exist_is_an_error_that_names_it() -> None:
+def test_an_unreachable_server_is_an_error_that_names_it() -> None:
     """Ours: the error names the address and says what to check."""
     client = BlockingClient("http://127.0.0.1:9", token="x", retry_s=0.0)
     with client, pytest.raises(ServerUnreachable) as no:
@@ -91,7 +91,7 @@ def test_a_server_that_does_not_exist_is_an_error_that_names_it() -> None:
 
 
 class Coverage:
-    """Which nodes of a session an observer has seen committed, and how often."""
+    """The nodes of a session that an observer has seen committed, and how often."""
 
     def __init__(self) -> None:
         self.seen: dict[int, int] = {}
@@ -108,9 +108,9 @@ class Coverage:
 
 
 class CuttingProxy:
-    """A TCP proxy that cuts a random connection whenever `EVERY` pieces have passed, up to *cuts* times.
+    """A TCP proxy that cuts a random connection whenever `EVERY` chunks have passed, up to *cuts* times.
 
-    So there is progress between two cuts, on a busy machine too.
+    This ensures progress between two cuts, even on a busy machine.
     """
 
     EVERY = 4
@@ -161,7 +161,7 @@ class CuttingProxy:
 
 
 async def stream_turns(url: str, token: str, name: str, turns: int, count: int) -> Coverage:
-    """Run turns one after the other while observing their session; return what was seen of it."""
+    """Run turns one after another while observing their session; return the observed nodes."""
     coverage = Coverage()
     async with Client(url, token=token, retry_s=120) as client:
         session = await client.session(name, agent="clerk")
@@ -185,7 +185,7 @@ async def stream_turns(url: str, token: str, name: str, turns: int, count: int) 
 
 
 @pytest.mark.slow
-def test_cut_connections_lose_and_repeat_nothing(
+def test_lost_connections_neither_lose_nor_repeat_events(
     stage: ServerStage, monkeypatch: pytest.MonkeyPatch, load: Callable[[int, int], int]
 ) -> None:
     """Seed: 500 connections are cut in 200 streaming turns; every client sees every commit exactly once."""
@@ -245,8 +245,8 @@ def test_streams_finish_after_the_server_was_killed(
 
 
 @pytest.mark.slow
-def test_a_turn_continues_when_its_client_leaves(server: ServerProcess) -> None:
-    """Seed: a turn continues when its client disconnects."""
+def test_a_turn_continues_when_its_client_disconnects(server: ServerProcess) -> None:
+    """Seed: a turn does not depend on its client."""
 
     async def main() -> None:
         token = server.token()
@@ -263,7 +263,7 @@ def test_a_turn_continues_when_its_client_leaves(server: ServerProcess) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_shuts_down_lets_turns_end_and_another_takes_over(server: ServerProcess) -> None:
+def test_a_server_that_shuts_down_lets_turns_finish_and_another_takes_over(server: ServerProcess) -> None:
     """Seed: on SIGTERM the server drains; clients reconnect to the next one and miss nothing."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""The graph against a naive one that keeps every parent and copies every path."""
+"""The graph, compared with a naive one that keeps every parent and copies every path."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ENTRIES = st.lists(st.builds(Entry, at_ms=st.integers(0, 9), payload=PAYLOADS), 
 
 @dataclass(frozen=True)
 class NaiveNode:
-    """A node that knows everything about itself."""
+    """A node that stores everything about itself."""
 
     id: str
     parent: str | None
@@ -67,7 +67,7 @@ class NaiveSession:
 def grown(
     session: NaiveSession, owner: str, segment_id: str, entries: list[Entry], calls: int
 ) -> list[NaiveNode]:
-    """Return the nodes that *entries* make, each with its count of calls."""
+    """Return the nodes that *entries* become, each with its count of calls."""
     nodes: list[NaiveNode] = []
     frame = session.path[-1].frame if session.path else INITIAL
     parent = session.path[-1].id if session.path else None
@@ -113,7 +113,7 @@ class GraphMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), entries=ENTRIES, extra=st.integers(-1, 2))
     def append(self, data: st.DataObject, entries: list[Entry], extra: int) -> None:
-        """`extra` model calls more than there are replies; -1 for entries that the host appends."""
+        """Append *entries* with `extra` more model calls than replies; if -1, the host appends them."""
         name = self.session(data)
         session = self.sessions[name]
         replies = sum(isinstance(entry.payload, AssistantMessage) for entry in entries)
@@ -128,7 +128,7 @@ class GraphMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.nodes)
     @rule(data=st.data(), entries=ENTRIES)
-    def append_where_the_path_has_moved_on(self, data: st.DataObject, entries: list[Entry]) -> None:
+    def append_to_a_stale_branch(self, data: st.DataObject, entries: list[Entry]) -> None:
         name, node = self.session(data), self.node(data)
         if self.nodes[node] not in self.sessions[name].path:
             with pytest.raises(StaleBranch) as raised:
@@ -170,16 +170,16 @@ class GraphMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.nodes)
     @rule(data=st.data())
-    def look_at_a_node(self, data: st.DataObject) -> None:
+    def check_a_node(self, data: st.DataObject) -> None:
         name, node = self.session(data), self.node(data)
         lookup, session = self.graph.segments.get, self.sessions[name]
         assert frame_at(lookup, node) == self.nodes[node].frame
         assert calls_at(lookup, node) == self.nodes[node].calls
         assert holds(lookup, session.branch().leaf, node) is (self.nodes[node] in session.path)
-        self.read_the_rest_of_the_frame(data, node)
+        self.check_the_rest_of_the_frame(data, node)
 
-    def read_the_rest_of_the_frame(self, data: st.DataObject, leaf: str) -> None:
-        """Check that a reader that has a part of a frame gets the rest of it, or all."""
+    def check_the_rest_of_the_frame(self, data: st.DataObject, leaf: str) -> None:
+        """Check that a reader that has part of a frame gets the rest of it, or all."""
         known = self.node(data)
         lookup = self.graph.segments.get
         found = frame_path(lookup, leaf, known=known)
@@ -193,7 +193,7 @@ class GraphMachine(RuleBasedStateMachine):
             assert found == frame_path(lookup, leaf)
 
     @invariant()
-    def sessions_stand_where_they_should(self) -> None:
+    def branches_match(self) -> None:
         for name, session in self.sessions.items():
             assert self.graph.branch(name) == session.branch()
 
@@ -223,7 +223,7 @@ class GraphMachine(RuleBasedStateMachine):
                 assert found == answered(current_frame(session.path))
 
     @invariant()
-    def what_is_reached_is_on_a_path(self) -> None:
+    def reached_segments_are_on_a_path(self) -> None:
         on_paths = {node.id.split(".")[0] for session in self.sessions.values() for node in session.path}
         assert self.graph.reached() == on_paths
 

@@ -1,4 +1,4 @@
-"""The messages that the model sees of a path."""
+"""The messages of a path that the model sees."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def segments(*payloads: Payload) -> list[Segment]:
     ]
 
 
-def test_the_model_sees_messages_and_nothing_else() -> None:
+def test_the_model_sees_only_messages() -> None:
     """Ours: events and plugins' nodes are in the history, not in the conversation."""
     stopped = Stopped(reason=StopReason.CANCELLED, error=ErrorObject(code="CANCELLED", message="x"))
     path = segments(user("a"), reply(), PluginNode(plugin_id="p", kind="k"), TurnEnded(outcome=stopped))
@@ -63,7 +63,7 @@ def test_the_model_sees_messages_and_nothing_else() -> None:
 
 
 def test_the_model_sees_the_current_frame_beginning_with_its_seed() -> None:
-    """Seed: frames are context boundaries; the last one that was opened is the current one."""
+    """Seed: frames are context boundaries; the one opened last is the current one."""
     path = segments(user("old"), frame("f", "f seed"), user("older"), frame("g", "one", "two"), user("new"))
     assert messages_of(path) == [user("one"), user("two"), user("new")]
 
@@ -73,14 +73,14 @@ def test_an_empty_history_has_no_messages() -> None:
     assert messages_of([]) == []
 
 
-def test_results_stay_where_they_are_if_none_is_missing() -> None:
-    """Ours: a complete conversation is not changed."""
+def test_a_complete_conversation_is_unchanged() -> None:
+    """Ours: results stay in place if none is missing."""
     whole: list[Message] = [user("a"), reply(1, 2), result(1), result(2), reply(1), result(1), reply()]
     assert answered(list(whole)) == whole
 
 
-def test_a_call_without_its_result_gets_one_that_says_so() -> None:
-    """Seed: every call in the history has a result, CANCELLED if need be."""
+def test_a_call_without_its_result_gets_a_cancelled_one() -> None:
+    """Seed: every call in the history has a result, CANCELLED if necessary."""
     found = answered([reply(1, 2), result(2), user("and?"), reply(3)])
     assert [type(message) for message in found] == [
         AssistantMessage,
@@ -99,8 +99,8 @@ def test_a_call_without_its_result_gets_one_that_says_so() -> None:
         assert message.provider_id == f"p{number}"
 
 
-def test_a_reply_after_a_reply_ends_the_calls_of_the_first() -> None:
-    """Ours: call ids count within a turn, so the next reply may use them again."""
+def test_a_second_reply_ends_the_calls_of_the_first() -> None:
+    """Ours: call ids count within a turn, so the next reply may reuse them."""
     found = answered([reply(1), reply(1), result(1)])
     assert [isinstance(message, ToolMessage) and message.error is None for message in found] == [
         False,
@@ -110,8 +110,8 @@ def test_a_reply_after_a_reply_ends_the_calls_of_the_first() -> None:
     ]
 
 
-def test_a_result_without_a_call_is_left_out() -> None:
-    """Ours: providers reject a result without a call, and a second result of one call."""
+def test_a_result_without_a_call_is_dropped() -> None:
+    """Ours: providers reject a result without a call, and a second result for one call."""
     assert answered([result(1), user("a"), reply(1), result(1), result(1), result(7)]) == [
         user("a"),
         reply(1),
@@ -129,7 +129,7 @@ conversations = st.lists(
 
 
 @given(conversations)
-def test_whatever_the_history_was_every_call_has_one_result_right_after_it(messages: list[Message]) -> None:
+def test_in_any_history_every_call_is_followed_by_exactly_one_result(messages: list[Message]) -> None:
     """Seed: an interrupted tool must not make a session unusable."""
     found = answered(messages)
     said = [message for message in found if not isinstance(message, ToolMessage)]
@@ -146,8 +146,8 @@ def test_whatever_the_history_was_every_call_has_one_result_right_after_it(messa
     assert answered(found) == found
 
 
-def test_attachments_of_results_are_found_and_those_of_users_do_not_count() -> None:
-    """Ours: only results show attachments in a message of their own."""
+def test_attachments_of_results_are_found_but_not_those_of_users() -> None:
+    """Ours: only results show attachments in a separate message."""
     image = AttachmentPart(digest="d", media_type="image/png", size=3, shown=True)
     said: list[Message] = [UserMessage(content=(image,)), reply(1), result(1)]
     assert not has_attachments(said)

@@ -1,4 +1,4 @@
-"""Paths through segments, with nothing but a dict to look them up in."""
+"""Paths through segments, with only a dict to look them up in."""
 
 from __future__ import annotations
 
@@ -79,32 +79,32 @@ def test_a_path_is_cut_after_the_leaf_and_where_a_branch_begins() -> None:
 @pytest.mark.parametrize(
     ("depth", "found"), [(0, "abc"), (1, "abc"), (2, "bc"), (4, "bc"), (5, "c"), (6, "c"), (7, "")]
 )
-def test_a_path_leaves_out_the_segments_before_a_depth(depth: int, found: str) -> None:
-    """Ours: a reader that has the first nodes asks only for the rest."""
+def test_a_path_can_omit_the_segments_before_a_depth(depth: int, found: str) -> None:
+    """Ours: a reader that has the first nodes requests only the rest."""
     assert "".join(item.segment_id for item in path(ALL, "c.1", after_depth=depth)) == found
 
 
-def test_a_path_begins_after_a_parent_that_was_pruned() -> None:
+def test_a_path_begins_after_a_pruned_parent() -> None:
     """Ours: retention may drop old segments, and the rest stays readable."""
     assert path(lookup(B, C), "c.1") == [B, C]
     assert path(lookup(), "c.1") == []
 
 
-def test_what_is_not_a_node_id_is_refused() -> None:
-    """Ours: node ids come from callers and must be checked."""
+def test_an_invalid_node_id_is_refused() -> None:
+    """Ours: node ids come from callers and must be validated."""
     for wrong in ("a", "a.", ".1", "a.x", "a.-1", "a.²"):
         with pytest.raises(InvalidArgument, match="not a node id"):
             path(ALL, wrong)
 
 
-def test_a_cut_segment_is_as_if_the_rest_had_never_been_added() -> None:
+def test_a_cut_segment_looks_as_if_the_rest_had_never_been_added() -> None:
     """Bug: a segment that was cut before it opened a frame still claimed to end in that frame."""
     assert cut(B, 2) is B
     assert cut(B, 1) == segment("b", "a.1", USER, frame("f"), depth=2, in_frame="f", model_calls=1)
     assert cut(B, 0, "before") == segment("b", "a.1", USER, depth=2, in_frame="before", model_calls=1)
 
 
-def test_the_segments_of_a_path_know_their_frames_where_they_are_cut() -> None:
+def test_the_cut_segments_of_a_path_have_the_right_frames() -> None:
     """Bug: `path` had the same fault, with the frame looked up in the segments before."""
     twice = segment("e", "c.1", USER, frame("g"), USER, depth=7, in_frame="g", model_calls=3)
     plain = segment("p", "e.2", USER, USER, depth=10, in_frame="g", model_calls=3)
@@ -119,13 +119,13 @@ def test_the_segments_of_a_path_know_their_frames_where_they_are_cut() -> None:
 
 
 def test_a_frame_begins_with_the_segment_that_opens_it() -> None:
-    """Seed: the model sees the current frame, everything older stays readable."""
+    """Seed: the model sees the current frame; everything older stays readable."""
     assert frame_path(ALL, "c.1") == [B, C]
     assert frame_path(ALL, "b.1") == [cut(B, 1)]
 
 
-def test_the_initial_frame_goes_back_to_the_root() -> None:
-    """Ours: a frame that was opened after a branch began does not belong to the branch."""
+def test_the_initial_frame_reaches_back_to_the_root() -> None:
+    """Ours: a frame opened after a branch began does not belong to the branch."""
     assert ids(frame_path(ALL, "d.0")) == ["a.0", "a.1", "b.0", "d.0"]
     assert ids(frame_path(ALL, "b.0")) == ["a.0", "a.1", "b.0"]
 
@@ -134,25 +134,25 @@ def test_the_initial_frame_goes_back_to_the_root() -> None:
     ("known", "found"),
     [("c.1", ""), ("b.2", "c"), ("a.1", "bc"), ("c.0", "bc"), ("b.1", "bc"), ("d.0", "bc"), ("x.9", "bc")],
 )
-def test_a_reader_that_knows_a_node_gets_what_comes_after_it(known: str, found: str) -> None:
+def test_a_reader_that_knows_a_node_gets_the_segments_after_it(known: str, found: str) -> None:
     """Ours: continuing a session that was read before reads only the new nodes, or all if unsure."""
     assert "".join(item.segment_id for item in frame_path(ALL, "c.1", known=known)) == found
 
 
-def test_a_node_knows_its_frame() -> None:
-    """Ours: nodes before and after a `FrameOpened`, in its segment and in others."""
+def test_the_frame_of_a_node_is_found() -> None:
+    """Ours: this covers nodes before and after a `FrameOpened`, in its segment and in others."""
     found = {node: frame_at(ALL, node) for node in ("a.0", "b.0", "b.1", "b.2", "c.0", "d.0")}
     assert found == {"a.0": INITIAL, "b.0": INITIAL, "b.1": "f", "b.2": "f", "c.0": "f", "d.0": INITIAL}
 
 
-def test_the_frame_of_a_node_comes_from_the_parent_if_its_segment_opens_one_later() -> None:
-    """Ours: two frames opened by one segment, and a segment before which all was pruned."""
+def test_a_node_before_its_segments_frame_change_has_the_parents_frame() -> None:
+    """Ours: this covers two frames opened by one segment, and a segment whose parents were pruned."""
     twice = segment("e", "c.1", USER, frame("g"), frame("h"), in_frame="h")
     assert [frame_at(lookup(C, twice), f"e.{place}") for place in range(3)] == ["f", "g", "h"]
     assert frame_at(lookup(twice), "e.0") == INITIAL
 
 
-def test_nodes_know_their_parents_and_frames() -> None:
+def test_nodes_have_their_parents_and_frames() -> None:
     """Seed: a node has an id, a parent, a frame, a cause and a time."""
     nodes = nodes_of(path(ALL, "c.0"))
     assert [node.parent for node in nodes] == [None, *[node.id for node in nodes[:-1]]]
@@ -160,13 +160,13 @@ def test_nodes_know_their_parents_and_frames() -> None:
     assert (nodes[-1].caused_by, nodes[-1].at_ms, nodes[-1].payload) == ("c", 1, USER.payload)
 
 
-def test_nodes_of_the_rest_of_a_path_know_their_frames() -> None:
+def test_nodes_of_the_rest_of_a_path_have_the_right_frames() -> None:
     """Bug: nodes after a depth counted as nodes of the initial frame unless the caller passed the frame."""
     assert [node.frame for node in nodes_of(path(ALL, "c.1", after_depth=5))] == ["f", "f"]
     assert [node.frame for node in nodes_of([B], "e")] == ["e", "f", "f"]
 
 
-# What is on a path
+# Membership
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_nodes_of_the_rest_of_a_path_know_their_frames() -> None:
         (None, "a.0", False),
     ],
 )
-def test_a_path_holds_the_nodes_up_to_its_leaf(leaf: str | None, node: str, found: bool) -> None:
+def test_a_path_contains_the_nodes_up_to_its_leaf(leaf: str | None, node: str, found: bool) -> None:
     """Seed: an ancestor is a node on the active path."""
     assert holds(ALL, leaf, node) is found
 
@@ -192,7 +192,7 @@ def test_model_calls_are_counted_up_to_a_node() -> None:
     assert [calls_at(ALL, node) for node in ("a.0", "a.1", "b.0", "b.2", "c.0", "c.1")] == [0, 1, 1, 2, 2, 3]
 
 
-def test_replies_that_were_no_calls_do_not_make_the_count_go_below_the_parents() -> None:
+def test_appended_replies_never_lower_the_call_count_below_the_parents() -> None:
     """Bug: rewinding into replies that the host had appended made the number of calls negative."""
     imported = segment("i", "c.1", USER, REPLY, REPLY, REPLY, REPLY, model_calls=3)
     on_top = segment("j", "i.1", USER, REPLY, REPLY, REPLY, REPLY, REPLY, model_calls=4)

@@ -26,7 +26,7 @@ TURN = (USER, REPLY)
 
 
 class CountedSegments(dict[str, Segment]):
-    """Segments that count how often one is looked up."""
+    """Segments that count how often they are looked up."""
 
     lookups = 0
 
@@ -45,7 +45,7 @@ class CountedSegments(dict[str, Segment]):
 
 
 def graph_of(turns: int) -> SessionGraph:
-    """Return a graph with a session `s` of that many turns `t0`, `t1` …"""
+    """Return a graph with a session `s` that has this many turns `t0`, `t1` …"""
     graph = SessionGraph()
     graph.create("s")
     for number in range(turns):
@@ -67,7 +67,7 @@ def test_a_new_session_has_no_history() -> None:
     assert graph.path("s") == []
 
 
-def test_a_session_is_created_once_and_must_exist() -> None:
+def test_a_session_can_be_created_only_once_and_must_exist() -> None:
     """Ours: session ids are unique, and an unknown id is an error."""
     graph = graph_of(0)
     with pytest.raises(SessionExists):
@@ -77,15 +77,15 @@ def test_a_session_is_created_once_and_must_exist() -> None:
 
 
 def test_appending_moves_the_leaf_and_raises_the_revision_by_one() -> None:
-    """Seed: the graph is append-only with one leaf per session."""
+    """Seed: the graph is append-only, with one leaf per session."""
     graph = graph_of(1)
     after = graph.append("s", "t1", (USER, FRAME, REPLY), model_calls=3)
     assert after == Branch(leaf="t1.2", depth=5, frame="f", model_calls=4, revision=2)
     assert ids(graph) == ["t0.0", "t0.1", "t1.0", "t1.1", "t1.2"]
 
 
-def test_appending_nothing_moves_nothing_but_calls_count() -> None:
-    """Ours: a turn that left no node may still have called the model."""
+def test_appending_nothing_keeps_the_leaf_but_counts_calls() -> None:
+    """Ours: a turn without nodes may still have called the model."""
     graph = graph_of(1)
     before = graph.branch("s")
     assert graph.append("s", "t1", ()) == before
@@ -94,14 +94,14 @@ def test_appending_nothing_moves_nothing_but_calls_count() -> None:
 
 
 @pytest.mark.parametrize("required", ["t0.0", "t0.1", "t1.1"])
-def test_an_ancestor_on_the_active_path_lets_nodes_in(required: str) -> None:
+def test_an_append_that_requires_an_ancestor_on_the_active_path_succeeds(required: str) -> None:
     """Seed: `requires_ancestor_node_id` makes an append conditional."""
     graph = graph_of(2)
     assert graph.append("s", "n", TURN, requires=required).leaf == "n.1"
 
 
 @pytest.mark.parametrize("required", ["t1.0", "other.0", "t0.9"])
-def test_an_ancestor_that_is_not_on_the_active_path_is_a_stale_branch_and_nothing_is_written(
+def test_an_append_that_requires_an_ancestor_off_the_active_path_is_a_stale_branch(
     required: str,
 ) -> None:
     """Seed: `StaleBranch{current_leaf_node_id}` writes nothing."""
@@ -135,8 +135,8 @@ def test_a_segment_is_never_replaced() -> None:
 # Fork
 
 
-def test_a_fork_shares_the_history_and_goes_its_own_way() -> None:
-    """Seed: fork makes a new session over shared history."""
+def test_a_fork_shares_the_history_and_is_independent() -> None:
+    """Seed: fork creates a new session over shared history."""
     graph = graph_of(2)
     assert graph.fork("s", "f") == Branch(leaf="t1.1", depth=4, model_calls=2, revision=0)
     graph.append("f", "f0", TURN)
@@ -146,7 +146,7 @@ def test_a_fork_shares_the_history_and_goes_its_own_way() -> None:
 
 
 def test_a_fork_may_begin_at_any_node_of_the_session() -> None:
-    """Ours: in the middle of a segment, before a frame, or on a branch that the session left."""
+    """Ours: in the middle of a segment, before a frame, or on a branch that the session has left."""
     graph = graph_of(1)
     graph.append("s", "t1", (USER, FRAME, REPLY), model_calls=1)
     graph.rewind("s", "t0.0")
@@ -162,7 +162,7 @@ def test_a_session_without_history_can_be_forked() -> None:
 
 
 @pytest.mark.parametrize("at", ["t1.2", "t7.0", "other.0"])
-def test_a_fork_at_a_node_that_the_session_does_not_have_is_refused(at: str) -> None:
+def test_a_fork_at_a_node_that_the_session_cannot_reach_is_refused(at: str) -> None:
     """Ours: a session cannot reach the nodes of other sessions."""
     graph = graph_of(2)
     graph.create("o")
@@ -173,7 +173,7 @@ def test_a_fork_at_a_node_that_the_session_does_not_have_is_refused(at: str) -> 
 
 
 @pytest.mark.parametrize("at", [None, "t0.0"])
-def test_a_fork_needs_a_new_id_and_a_session(at: str | None) -> None:
+def test_a_fork_needs_a_new_id_and_an_existing_session(at: str | None) -> None:
     """Ours: both errors are raised for a fork at the leaf and at an earlier node."""
     graph = graph_of(1)
     with pytest.raises(SessionExists):
@@ -184,7 +184,7 @@ def test_a_fork_needs_a_new_id_and_a_session(at: str | None) -> None:
 
 @pytest.mark.parametrize("turns", [1, 10, 1000])
 def test_a_fork_costs_the_same_at_any_length(turns: int) -> None:
-    """Seed: forking is O(1); so is forking at an earlier node of the session's own."""
+    """Seed: forking is O(1); so is forking at an earlier node of the same session."""
     graph = graph_of(turns)
     graph.segments = counted = CountedSegments(graph.segments)
     graph.fork("s", "leaf")
@@ -194,7 +194,7 @@ def test_a_fork_costs_the_same_at_any_length(turns: int) -> None:
     assert counted.lookups <= 3
 
 
-def test_going_back_and_appending_under_a_leaf_look_up_few_segments_at_any_length() -> None:
+def test_rewinding_and_appending_look_up_few_segments_at_any_length() -> None:
     """Ours: neither operation reads the whole history."""
     graph = graph_of(1000)
     graph.segments = counted = CountedSegments(graph.segments)
@@ -224,8 +224,8 @@ def test_a_rewound_session_grows_a_branch() -> None:
     assert graph.branch("s") == Branch("n.1", depth=3, model_calls=1, revision=4)
 
 
-def test_a_fork_goes_back_over_shared_history_but_not_to_what_it_never_had() -> None:
-    """Ours: a session reaches its active path and what it appended itself."""
+def test_a_fork_can_rewind_over_shared_history_but_not_to_foreign_nodes() -> None:
+    """Ours: a session reaches its active path and the nodes that it appended itself."""
     graph = graph_of(2)
     graph.fork("s", "f", "t1.0")
     for beyond in ("t1.1", "t2.0"):
@@ -236,10 +236,10 @@ def test_a_fork_goes_back_over_shared_history_but_not_to_what_it_never_had() -> 
         graph.rewind("f", "t1.0")
 
 
-# What is reached
+# Reachability
 
 
-def test_the_segments_of_all_active_paths_are_reached_and_no_others() -> None:
+def test_exactly_the_segments_of_all_active_paths_are_reached() -> None:
     """Ours: retention must keep exactly these segments."""
     graph = graph_of(3)
     graph.create("empty")

@@ -1,4 +1,4 @@
-"""Lets the tests of plugins share what those of the runtime have, and a bench to try plugins on."""
+"""Fixtures that the plugin tests share with the runtime tests."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def memory(clock: FakeClock) -> Place:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Place:
-    """Return a store that outlives its runtimes: in memory, or a SQLite file."""
+    """Return a store that outlives its runtimes: in memory or a SQLite file."""
     return Place(None if request.param == "memory" else tmp_path / "standfast.db", clock)
 
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up sooner on hooks that do not stop when they are cancelled."""
+    """Wait less for hooks that do not stop when they are cancelled."""
     monkeypatch.setattr("standfast.plugins.running._GRACE_S", 0.03)

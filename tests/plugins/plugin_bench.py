@@ -1,4 +1,4 @@
-"""A bench for plugins: sessions without a runtime, a model that uses a tool, a log of reports and traces."""
+"""Helpers for plugin tests: sessions without a runtime, a model that uses a tool, a log of reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from standfast.tools.registry import ToolRegistry
 
 
 def label(value: object) -> str:
-    """Return a name for a value in a list of tests that is the same in every process."""
+    """Return a parametrize id for a value that is the same in every process."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))[:60]
 
 
@@ -88,7 +88,7 @@ def host_of(
     ear: Ear | None = None,
     protocol: object | None = None,
 ) -> PluginHost:
-    """Return a host with these plugins and the standard protocol, or another one."""
+    """Return a host with these plugins and the given protocol, or the standard one."""
     return PluginHost(
         [protocol or StandardProtocol(), *plugins],
         ToolRegistry(as_registered(one) for one in tools),
@@ -105,7 +105,7 @@ def session_of(*plugins: object, build: dict[str, Any] | None = None, **options:
 
 
 class Actor:
-    """A model that answers a user by calling `note`, if it can, and a result by saying "done"."""
+    """A model that answers a user by calling `note`, if offered, and a tool result by saying "done"."""
 
     def __init__(self, tool: str = "note", **arguments: Any) -> None:
         self.model_id = "actor:one"
@@ -136,7 +136,7 @@ class Notes:
 
     def tool(self) -> Any:
         async def note(text: str) -> str:
-            """Write something down."""
+            """Write a note."""
             self.written.append(text)
             return f"noted {text}"
 
@@ -148,7 +148,7 @@ def errors_of(messages: Iterable[object]) -> list[ErrorObject]:
     return [one.error for one in messages if isinstance(one, ToolMessage) and one.error is not None]
 
 
-# Contexts for hooks that are called outside of a turn
+# Contexts for hooks that are called outside a turn
 
 
 async def no_model(messages: Any, **options: Any) -> str:
@@ -190,7 +190,7 @@ def call_context(**arguments: Any) -> ToolCallHookContext:
 
 
 class NoAttachments:
-    """A store of attachments that keeps nothing."""
+    """An attachment store that keeps nothing."""
 
     def keep(self, data: bytes, *, media_type: str, name: str | None = None, shown: bool = False) -> Any:
         raise AssertionError("nothing is kept here")

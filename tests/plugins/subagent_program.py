@@ -1,7 +1,7 @@
-"""A program with four subagents that a test kills and starts again, over one SQLite file.
+"""A program with four subagents that a test kills and restarts, over one SQLite file.
 
 It prints a line of JSON when a subagent waits for a person, and one at its end. With `--decide` it approves
-whatever waits; `STANDFAST_CRASH_AT` is the point at which it kills itself.
+every pending call; `STANDFAST_CRASH_AT` is the point at which it kills itself.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def agents_of(ledger: Path, points: CrashPoints) -> list[Agent[Any, Any]]:
 
     @tool
     def mark(what: str) -> str:
-        """Leave a mark; twice would be wrong."""
+        """Leave a mark; a call must not be made twice."""
         note(f"mark {what}")
         return "marked"
 
     @tool(approval="manual")
     def pay(cents: int) -> str:
-        """Pay; twice would be very wrong."""
+        """Pay; above all this call must not be made twice."""
         note(f"pay {cents}")
         return "paid"
 
@@ -91,7 +91,7 @@ def _cast(ledger: Path) -> Cast:
 
 
 async def run(home: Path, decide: bool) -> dict[str, Any]:
-    """Start or resume the lead's turn, and return what is on record at the end."""
+    """Start or resume the lead's turn, and return the final record."""
     ledger, points = home / "ledger", CrashPoints.from_environment()
     agents = agents_of(ledger, points)
     async with Runtime(points.store(open_store(home / "standfast.db")), agents=agents) as runtime:
@@ -106,7 +106,7 @@ async def run(home: Path, decide: bool) -> dict[str, Any]:
 
 
 async def _person(runtime: Runtime, decide: bool) -> None:
-    """Play the person who sees the pending approvals, and decides them or does not."""
+    """Act as the person who sees the pending approvals and, with `--decide`, decides them."""
     told = False
     while True:
         for one in await runtime.approvals(pending=True):
@@ -124,7 +124,7 @@ async def _tasks_over(runtime: Runtime) -> None:
 
 
 async def _record(runtime: Runtime) -> dict[str, Any]:
-    """Return what the store has: tasks' states, turns of each session, and whether each ledger is right."""
+    """Return the store's record: tasks' states, turns of each session, and whether each ledger is right."""
     tasks = await runtime.store.tasks(session_id="s")
     order = [task.label for task in tasks]
     spent, turns, fits = Usage(), Counter[str](), True

@@ -1,4 +1,4 @@
-"""A stage for subagents: one model that plays every role, chosen by the first word of its task."""
+"""A model for tests of subagents that plays every role, selected by the first word of its task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from standfast.model.message import AssistantMessage, RequestedCall, ToolMessage
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 
 EACH = Usage(input=10, output=1)
-"""What each reply uses."""
+"""The usage of each reply."""
 
 Call = tuple[str, dict[str, Any]]
 Move = str | list[Call] | Callable[[ModelRequest], Any]
@@ -67,7 +67,7 @@ def values(request: ModelRequest, name: str) -> list[Any]:
 
 
 def errors(messages: list[Any], name: str) -> list[Any]:
-    """Return the errors of the calls of a tool."""
+    """Return the errors of the calls to a tool."""
     found = [one for one in messages if isinstance(one, ToolMessage) and one.name == name]
     return [one.error for one in found if one.error is not None]
 

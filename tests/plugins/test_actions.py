@@ -32,24 +32,24 @@ from standfast.plugins.running import HookRunner
 
 
 class Wanted(msgspec.Struct):
-    """What is to be added."""
+    """The item to add."""
 
     text: str
     times: int = 1
 
 
 class Added(msgspec.Struct):
-    """What was added."""
+    """The result of adding an item."""
 
     total: int
 
 
 class Board(Plugin):
-    """Keeps a list."""
+    """A plugin that keeps a list."""
 
     @action
     async def status(self, ctx: PluginActionContext) -> dict[str, Any]:
-        """How the board is."""
+        """Return the status of the board."""
         return {"items": self.state or [], "session": ctx.session_id}
 
     @action(kind="command", session="required")
@@ -95,7 +95,7 @@ def test_a_definition_can_be_sent() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "wish"}, {"session": "maybe"}])
-def test_an_action_of_a_kind_that_does_not_exist_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_action_of_an_unknown_kind_is_refused(wrong: dict[str, Any]) -> None:
     """Ours: the decorator checks its arguments."""
     with pytest.raises(InvalidPlugin, match="an action cannot have kind"):
         action(**wrong)
@@ -108,7 +108,7 @@ def refused(method: Any) -> str:
     return caught.value.message
 
 
-def test_an_action_that_cannot_be_called_is_refused_when_the_session_is_built() -> None:
+def test_an_action_with_an_invalid_signature_is_refused_when_the_session_is_built() -> None:
     """Ours: signatures are checked at registration."""
 
     def plain(self: Any, ctx: Any) -> None: ...
@@ -125,7 +125,7 @@ def test_an_action_that_cannot_be_called_is_refused_when_the_session_is_built() 
     assert "has no JSON Schema" in refused(odd)
 
 
-def test_annotations_that_cannot_be_read_are_refused() -> None:
+def test_annotations_that_cannot_be_resolved_are_refused() -> None:
     """Ours: an action without types has no contract."""
 
     async def lost(self: Any, ctx: Any, args: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
@@ -134,8 +134,8 @@ def test_annotations_that_cannot_be_read_are_refused() -> None:
     assert "annotations of lost() of plugin 'broken' cannot be read" in refused(lost)
 
 
-def test_an_action_can_be_registered_by_hand() -> None:
-    """Ours: a plugin can register its methods without the decorator."""
+def test_an_action_can_be_registered_without_the_decorator() -> None:
+    """Ours: a plugin can register its methods by hand."""
 
     class Handmade(Plugin):
         def register(self, registrar: PluginRegistrar) -> None:
@@ -150,7 +150,7 @@ def test_an_action_can_be_registered_by_hand() -> None:
 # Calls
 
 
-def test_an_action_takes_and_gives_json() -> None:
+def test_an_action_accepts_and_returns_json() -> None:
     """Seed: actions can be invoked with JSON."""
 
     async def main() -> None:
@@ -163,7 +163,7 @@ def test_an_action_takes_and_gives_json() -> None:
     asyncio.run(main())
 
 
-def test_an_action_takes_and_gives_values() -> None:
+def test_an_action_accepts_and_returns_typed_values() -> None:
     """Seed: actions can be called with typed values."""
 
     async def main() -> None:
@@ -175,8 +175,8 @@ def test_an_action_takes_and_gives_values() -> None:
 
 
 @pytest.mark.parametrize("arguments", [None, 3, {}, {"text": 1}, {"text": "a", "times": "many"}, []])
-def test_arguments_that_do_not_fit_are_refused_and_nothing_happens(arguments: Any) -> None:
-    """Ours: arguments are checked against the schema before the action runs."""
+def test_invalid_arguments_are_refused_and_the_action_does_not_run(arguments: Any) -> None:
+    """Ours: arguments are validated against the schema before the action runs."""
 
     async def main() -> None:
         session = session_of(Board())
@@ -187,8 +187,8 @@ def test_arguments_that_do_not_fit_are_refused_and_nothing_happens(arguments: An
     asyncio.run(main())
 
 
-def test_an_answer_that_does_not_fit_is_the_plugins_failure() -> None:
-    """Seed: an answer of the wrong type is an error."""
+def test_an_answer_of_the_wrong_type_is_the_plugins_failure() -> None:
+    """Seed: an answer that is not of the requested type is an error."""
 
     async def main() -> None:
         session = session_of(Board())
@@ -198,8 +198,8 @@ def test_an_answer_that_does_not_fit_is_the_plugins_failure() -> None:
     asyncio.run(main())
 
 
-def test_an_answer_that_breaks_the_actions_own_word_is_the_plugins_failure() -> None:
-    """Bug: an action could return another type than it declares."""
+def test_an_answer_that_violates_the_declared_type_is_the_plugins_failure() -> None:
+    """Bug: an action could return a type other than the one it declares."""
 
     async def main() -> None:
         with pytest.raises(PluginFailed, match="plugin 'board'"):
@@ -208,7 +208,7 @@ def test_an_answer_that_breaks_the_actions_own_word_is_the_plugins_failure() -> 
     asyncio.run(main())
 
 
-def test_an_unknown_action_is_answered_with_those_that_there_are() -> None:
+def test_an_unknown_action_is_reported_with_the_known_ones() -> None:
     """Seed: an unknown action raises METHOD_NOT_FOUND with the known ones in the hint."""
 
     async def main() -> None:
@@ -239,7 +239,7 @@ def test_an_action_works_on_the_current_session_unless_another_is_named() -> Non
     asyncio.run(main())
 
 
-def test_an_action_that_needs_a_session_must_have_one() -> None:
+def test_an_action_that_needs_a_session_is_refused_without_one() -> None:
     """Seed: an action without the session that it needs raises MissingSession."""
 
     async def main() -> None:
@@ -253,7 +253,7 @@ def test_an_action_that_needs_a_session_must_have_one() -> None:
 
 @pytest.mark.parametrize("call", ["invoke", "call"])
 def test_a_host_may_call_an_action_without_a_session(memory: Place, call: str) -> None:
-    """Bug: `session.plugins` always passed its own session, so that MissingSession could not be raised."""
+    """Bug: `session.plugins` always passed its own session, so MissingSession could not be raised."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -268,7 +268,7 @@ def test_a_host_may_call_an_action_without_a_session(memory: Place, call: str) -
 
 
 class Indexer(Plugin):
-    """A plugin with a long task; it runs on its own thread, so the test signals it to continue."""
+    """A plugin with a long task; it runs in another thread, so the test signals it to continue."""
 
     def __init__(self, go: threading.Event) -> None:
         self._go = go
@@ -287,11 +287,11 @@ class Indexer(Plugin):
 
     @action
     async def indexed(self, ctx: PluginActionContext) -> int | None:
-        """How many there are."""
+        """Return the number of indexed files."""
         return self.state if isinstance(self.state, int) else None
 
 
-def test_an_action_of_kind_task_runs_as_a_task_on_record(place: Place) -> None:
+def test_an_action_of_kind_task_runs_as_a_recorded_task(place: Place) -> None:
     """Bug: tasks ran like commands: the caller waited, and the time limit of hooks applied."""
 
     async def main() -> None:
@@ -307,7 +307,7 @@ def test_an_action_of_kind_task_runs_as_a_task_on_record(place: Place) -> None:
             assert (await session.turn("beside it")).output == "re: beside it"
             with pytest.raises(InvalidArgument):
                 await session.plugins.invoke("indexer.index", 7)
-            await asyncio.sleep(0.6)  # longer than hooks have
+            await asyncio.sleep(0.6)  # longer than the time limit of hooks
             go.set()
 
             async def ended() -> bool:
@@ -322,12 +322,12 @@ def test_an_action_of_kind_task_runs_as_a_task_on_record(place: Place) -> None:
             assert "plugin 'indexer' failed in action: ValueError: nothing to index" in bad.error.message
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=agent)
-            assert await session.plugins.invoke("indexer.indexed") == 2, "what it changed is kept"
+            assert await session.plugins.invoke("indexer.indexed") == 2, "its change is kept"
 
     asyncio.run(main())
 
 
-def test_a_task_of_an_action_can_be_cancelled(memory: Place) -> None:
+def test_the_task_of_an_action_can_be_cancelled(memory: Place) -> None:
     """Ours: the task of an action is a task like any other."""
 
     async def main() -> None:
@@ -342,7 +342,7 @@ def test_a_task_of_an_action_can_be_cancelled(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_an_action_that_takes_no_session_must_not_have_one() -> None:
+def test_an_action_that_takes_no_session_is_refused_with_one() -> None:
     """Seed: an action that is passed a session it does not take raises UnexpectedSession."""
 
     async def main() -> None:
@@ -352,8 +352,8 @@ def test_an_action_that_takes_no_session_must_not_have_one() -> None:
     asyncio.run(main())
 
 
-def test_the_errors_of_calls_are_of_one_kind() -> None:
-    """Ours: all errors of action calls have one base class."""
+def test_the_errors_of_action_calls_share_a_base_class() -> None:
+    """Ours: a caller can catch them together."""
     for kind in (UnknownAction, UnknownSession, MissingSession, UnexpectedSession):
         assert issubclass(kind, PluginActionError)
 
@@ -376,11 +376,11 @@ def test_an_action_is_probed_and_has_a_deadline() -> None:
     asyncio.run(main())
 
 
-# Through a session of a runtime
+# Through a runtime's session
 
 
-def test_a_host_uses_actions_and_what_they_change_is_kept(place: Place) -> None:
-    """Seed: what a command changes is durable when the call returns."""
+def test_a_host_can_call_actions_and_their_changes_are_stored(place: Place) -> None:
+    """Seed: a command's changes are durable when the call returns."""
 
     async def main() -> None:
         agent = Agent(Actor(), plugins=[Board()])
@@ -396,7 +396,7 @@ def test_a_host_uses_actions_and_what_they_change_is_kept(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_session_that_does_not_exist_is_refused(memory: Place) -> None:
+def test_an_unknown_session_is_refused(memory: Place) -> None:
     """Seed: an action on a session that does not exist raises UnknownSession."""
 
     async def main() -> None:
@@ -414,7 +414,7 @@ def test_a_session_that_does_not_exist_is_refused(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_query_is_answered_while_a_turn_runs_and_a_command_is_kept_with_it(memory: Place) -> None:
+def test_during_a_turn_a_query_is_answered_and_a_commands_change_is_stored(memory: Place) -> None:
     """Ours: a change during a turn is stored with that turn's next write."""
 
     async def main() -> None:
@@ -447,7 +447,7 @@ def test_a_command_is_refused_while_a_turn_waits(memory: Place) -> None:
             return ask_person("sure?")
 
     async def note(text: str) -> str:
-        """Write something down."""
+        """Write a note."""
         return text
 
     async def main() -> None:
@@ -462,7 +462,7 @@ def test_a_command_is_refused_while_a_turn_waits(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_the_contract_of_an_action_is_made_once_for_all_sessions() -> None:
+def test_the_contract_of_an_action_is_built_once_for_all_sessions() -> None:
     """Ours: every session registers its plugins again, but their actions are the same."""
 
     class Adder(Plugin):

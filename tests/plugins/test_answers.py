@@ -1,4 +1,4 @@
-"""Checking the answers of hooks: wrong types, too large values and values that cannot be stored."""
+"""Validation of hooks' answers: wrong types, values that are too large, values that cannot be stored."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ def refused(read: Any, *given: Any) -> str:
 # Messages
 
 
-def test_messages_are_read_as_they_are() -> None:
-    """Seed: a transform answers with the messages that the model is shown."""
+def test_valid_messages_are_accepted_unchanged() -> None:
+    """Seed: a transform answers with the messages to show to the model."""
     given: list[Message] = [HI, AssistantMessage(text="yes"), ToolMessage(call_id=1, name="look", value=1)]
     assert read_messages(HOOK, given, given[:2]) == given[:2]
     assert read_messages(HOOK, given, list(given)) == given
 
 
-def test_messages_of_a_transforms_own_are_read_as_they_are_written() -> None:
-    """Bug: a message that no journal can hold broke the turn."""
+def test_a_message_created_by_a_transform_is_converted_to_its_stored_form() -> None:
+    """Bug: a message that the journal cannot hold broke the turn."""
     own = ToolMessage(call_id=1, name="look", value=(1, 2))
     [first, second] = read_messages(HOOK, [HI], [own, HI])
     assert first == ToolMessage(call_id=1, name="look", value=[1, 2])
@@ -79,7 +79,7 @@ def test_messages_of_a_transforms_own_are_read_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, "hi", (HI,), ["hi"], [HI, None], 3, {}])
-def test_what_is_not_a_list_of_messages_is_refused(answer: Any) -> None:
+def test_an_answer_that_is_not_a_list_of_messages_is_refused(answer: Any) -> None:
     """Ours: an answer of another type is refused."""
     assert "not with a list of messages" in refused(read_messages, [HI, HI], answer)
 
@@ -94,18 +94,18 @@ def test_what_is_not_a_list_of_messages_is_refused(answer: Any) -> None:
     ],
     ids=["surrogate", "number", "object", "id"],
 )
-def test_a_message_that_cannot_be_written_down_is_refused(message: Message) -> None:
-    """Bug: such a message got into the turn, which then could not be stored or not be read again."""
+def test_a_message_that_cannot_be_stored_is_refused(message: Message) -> None:
+    """Bug: such a message entered the turn, which then could not be stored or could not be read again."""
     assert "cannot be stored" in refused(read_messages, [HI], [HI, message])
 
 
-def test_too_many_words_are_refused() -> None:
+def test_messages_that_are_too_large_are_refused() -> None:
     """Ours: the size of every answer is limited."""
     assert "the limit is" in refused(read_messages, [HI], [UserMessage(content="x" * (17 * MIB))])
 
 
-def test_a_transform_that_breaks_its_messages_stops_the_turn_and_not_the_session(memory: Place) -> None:
-    """Bug: the turn stayed unfinished with an error of the encoder."""
+def test_an_invalid_message_from_a_transform_stops_the_turn_but_not_the_session(memory: Place) -> None:
+    """Bug: the turn stayed unfinished with an error from the encoder."""
 
     class Breaker(Plugin):
         @hook
@@ -125,7 +125,7 @@ def test_a_transform_that_breaks_its_messages_stops_the_turn_and_not_the_session
     asyncio.run(main())
 
 
-def test_a_transform_may_change_the_list_that_it_is_given(memory: Place) -> None:
+def test_a_transform_may_modify_the_list_in_place(memory: Place) -> None:
     """Bug: messages removed in place were still shown."""
 
     class Forgetful(Plugin):
@@ -149,14 +149,14 @@ def test_a_transform_may_change_the_list_that_it_is_given(memory: Place) -> None
 # Compactions and frames
 
 
-def test_a_compaction_is_read() -> None:
+def test_a_valid_compaction_is_accepted() -> None:
     """Seed: a compactor answers with a compaction."""
     assert read_compaction(HOOK, ContextCompaction(seed=(HI,))).seed == (HI,)
     assert read_compaction(HOOK, ContextCompaction()).is_empty
 
 
-def test_a_wrong_compaction_is_refused() -> None:
-    """Ours: a compaction of a wrong type or size is refused."""
+def test_an_invalid_compaction_is_refused() -> None:
+    """Ours: a compaction of the wrong type or size is refused."""
     assert "not with ContextCompaction" in refused(read_compaction, "short")
     assert "cannot be stored" in refused(read_compaction, ContextCompaction(seed=("hi",)))  # type: ignore[arg-type]
     assert "cannot be stored" in refused(read_compaction, ContextCompaction(reason=3))  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def test_a_wrong_compaction_is_refused() -> None:
     )
 
 
-def test_a_frame_to_switch_to_is_read() -> None:
+def test_a_valid_frame_switch_is_accepted() -> None:
     """Seed: a hook may answer with SwitchAgentFrame."""
     assert read_switch(HOOK, SwitchAgentFrame("f", "dig")) == FrameSwitch(frame_id="f", task="dig")
 
@@ -175,15 +175,15 @@ def test_a_frame_to_switch_to_is_read() -> None:
     ["f", SwitchAgentFrame(1, "dig"), SwitchAgentFrame("f", 2), SwitchAgentFrame("\ud800", "dig")],  # type: ignore[arg-type]
     ids=["text", "id", "task", "surrogate"],
 )
-def test_a_wrong_frame_is_refused(answer: Any) -> None:
-    """Bug: a frame whose name was no text was stored, and the history could not be read again."""
+def test_an_invalid_frame_switch_is_refused(answer: Any) -> None:
+    """Bug: a frame whose name was not a string was stored, and the history could not be read again."""
     refused(read_switch, answer)
 
 
 # Prompts
 
 
-def test_contributions_come_in_several_forms() -> None:
+def test_contributions_may_have_several_forms() -> None:
     """Ours: a contribution may be plain text."""
     piece = PromptContribution(content="x", slot=PromptSlot.INTRO, priority=3)
     assert read_contributions(HOOK, None) == []
@@ -202,15 +202,15 @@ def test_contributions_come_in_several_forms() -> None:
     ],
     ids=label,
 )  # fmt: skip
-def test_a_wrong_contribution_is_refused(answer: Any) -> None:
-    """Ours: contributions of a wrong type, or larger than the prompt, are refused."""
+def test_an_invalid_contribution_is_refused(answer: Any) -> None:
+    """Ours: contributions of the wrong type, or larger than the prompt, are refused."""
     refused(read_contributions, answer)
 
 
 # Replies
 
 
-def test_pieces_of_a_reply_are_text() -> None:
+def test_a_stream_hooks_answer_must_be_text() -> None:
     """Seed: a stream hook answers with text, or with a transform."""
     assert read_chunk(HOOK, "a") == AssistantStreamTransform("a")
     assert read_chunk(HOOK, AssistantStreamTransform("b")) == AssistantStreamTransform("b")
@@ -219,7 +219,7 @@ def test_pieces_of_a_reply_are_text() -> None:
         refused(read_chunk, wrong)
 
 
-def test_a_whole_reply_is_one_that_can_be_written_down() -> None:
+def test_a_response_hooks_answer_must_be_a_reply_that_can_be_stored() -> None:
     """Seed: a response hook answers with a reply, or with a transform."""
     reply = ReplyEnded(text="yes", calls=(RequestedCall(name="look"),))
     assert read_response(HOOK, reply) == AssistantResponseTransform(reply)
@@ -236,10 +236,10 @@ def test_a_whole_reply_is_one_that_can_be_written_down() -> None:
         refused(read_response, wrong)
 
 
-# The rest
+# Other answers
 
 
-def test_a_policy_is_one_that_can_be_run_with() -> None:
+def test_a_mutators_answer_must_be_a_valid_policy() -> None:
     """Seed: a mutator answers with a session policy."""
     assert read_policy(HOOK, SessionPolicy(model="m")) == SessionPolicy(model="m")
     without: Any = None
@@ -254,7 +254,7 @@ def test_a_policy_is_one_that_can_be_run_with() -> None:
         refused(read_policy, wrong)
 
 
-def test_a_contribution_to_the_catalog_is_checked_whole() -> None:
+def test_a_catalog_contribution_is_validated_completely() -> None:
     """Bug: an invalid availability failed without the plugin's name."""
     given = ToolCatalogContribution({"look": ToolAvailability.OFF}, frozenset({"find"}))
     assert read_catalog(HOOK, given) == given
@@ -270,7 +270,7 @@ def test_a_contribution_to_the_catalog_is_checked_whole() -> None:
         refused(read_catalog, wrong)
 
 
-def test_triggers_are_a_list_of_them() -> None:
+def test_a_trigger_catalog_must_be_a_list_of_events() -> None:
     """Seed: the trigger catalog is a list of trigger events."""
     assert read_triggers(HOOK, [TriggerEvent(name="mail")]) == [TriggerEvent(name="mail")]
     assert read_triggers(HOOK, ()) == []
@@ -285,8 +285,8 @@ def test_triggers_are_a_list_of_them() -> None:
         refused(read_triggers, wrong)
 
 
-def test_an_action_answers_with_json() -> None:
-    """Seed: actions take and give JSON."""
+def test_an_actions_answer_must_be_json() -> None:
+    """Seed: actions take and return JSON."""
     assert read_json(HOOK, {"a": (1, 2)}) == {"a": [1, 2]}
     assert read_json(HOOK, SessionPolicy(model="m"))["model"] == "m"
     cycle: list[Any] = []

@@ -85,7 +85,7 @@ def owned(plugin_id: str, *directives: PluginDirective) -> list[OwnedDirective]:
 # Legality
 
 
-def test_the_stages_and_directives_of_the_table_are_all_there_are() -> None:
+def test_the_table_covers_all_stages_and_directives() -> None:
     """Ours: a new directive or stage needs an entry in the table."""
     assert set(SAMPLES) == set(get_args(PluginDirective))
     assert set(ALLOWED) == set(STAGES)
@@ -94,7 +94,7 @@ def test_the_stages_and_directives_of_the_table_are_all_there_are() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("kind", SAMPLES, ids=lambda kind: kind.__name__)
-def test_a_directive_is_legal_at_a_stage_or_an_error_that_says_whose(stage: str, kind: type) -> None:
+def test_an_illegal_directive_is_an_error_that_names_the_plugin(stage: str, kind: type) -> None:
     """Seed: illegal directives for a stage are errors."""
     sample = SAMPLES[kind]
     if (stage, kind) in ILLEGAL:
@@ -113,14 +113,14 @@ def test_a_directive_is_legal_at_a_stage_or_an_error_that_says_whose(stage: str,
         [SAMPLES[AbortTurn], "and this"],
     ],
 )  # fmt: skip
-def test_what_is_no_directive_is_refused(answer: object) -> None:
+def test_an_answer_that_is_not_a_directive_is_refused(answer: object) -> None:
     """Ours: a hook that returns another type has failed."""
     with pytest.raises(PluginFailed, match="plugin 'one' failed in before_turn: it answered with a"):
         read_directives(hook_of("before_turn"), answer)
 
 
 @pytest.mark.parametrize("answer", [None, [], ()])
-def test_a_hook_may_have_nothing_to_say(answer: object) -> None:
+def test_a_hook_may_return_no_directives(answer: object) -> None:
     """Seed: a hook answers with a list of directives, which may be empty."""
     assert read_directives(hook_of("before_turn"), answer) == []
 
@@ -136,14 +136,14 @@ def test_a_hook_may_have_nothing_to_say(answer: object) -> None:
         ReplaceToolArgs(arguments={1: {2: {3, 4}, "x": object()}}),  # type: ignore[dict-item]
     ],
 )
-def test_a_directive_that_cannot_be_written_down_is_refused(broken: PluginDirective) -> None:
-    """Ours: a value that could not be read back from the journal is rejected."""
+def test_a_directive_that_cannot_be_stored_is_refused(broken: PluginDirective) -> None:
+    """Ours: a value that could not be read back from the journal is refused."""
     with pytest.raises(PluginFailed, match="plugin 'one' failed in before_tool_call"):
         read_directives(hook_of("before_tool_call"), broken)
 
 
-def test_a_directive_counts_as_the_journal_has_it() -> None:
-    """Bug: a value without a JSON form stayed in the turn, and was another one after a crash."""
+def test_a_directive_is_converted_to_its_stored_form() -> None:
+    """Bug: a value without a JSON form stayed in the turn, and was a different one after a crash."""
     [one] = read_directives(hook_of("before_tool_call"), ShortCircuitTool(value=(1, {"a": (2,)})))
     assert one.value == ShortCircuitTool(value=[1, {"a": [2]}])
     [one] = read_directives(hook_of("before_tool_call"), ShortCircuitTool(value=b"raw"))
@@ -172,7 +172,7 @@ def test_an_abort_beats_a_refusal_which_beats_a_question_which_beats_a_result() 
     assert aborted.abort == ErrorObject(code="PLUGIN_ABORT", message="plugin 'b': stop")
 
 
-def test_the_first_of_equals_wins_and_the_conflict_names_both() -> None:
+def test_among_equal_directives_the_first_wins_and_the_conflict_names_both() -> None:
     """Seed: every conflict is traced with both plugin ids."""
     first, second = ShortCircuitTool(value=1), ShortCircuitTool(value=2)
     composed = compose_call([*owned("a", first), *owned("b", second)], None)
@@ -180,13 +180,13 @@ def test_the_first_of_equals_wins_and_the_conflict_names_both() -> None:
     assert [(one.what, one.winner, one.loser) for one in composed.conflicts] == [("short circuit", "a", "b")]
 
 
-def test_those_who_agree_are_in_no_conflict() -> None:
-    """Ours: two plugins with the same wish do not conflict."""
+def test_plugins_that_agree_do_not_conflict() -> None:
+    """Ours: two plugins that return the same directive do not conflict."""
     composed = compose_call([*owned("a", deny_call("no")), *owned("b", deny_call("no"))], None)
     assert composed.conflicts == []
 
 
-def test_two_aborts_are_a_conflict_that_the_first_wins() -> None:
+def test_of_two_aborts_the_first_wins_and_a_conflict_is_reported() -> None:
     """Ours: a turn ends for one reason, that of the first abort."""
     composed = compose(
         [*owned("a", AbortTurn(message="x")), *owned("b", AbortTurn(message="y", code="MINE"))]
@@ -195,7 +195,7 @@ def test_two_aborts_are_a_conflict_that_the_first_wins() -> None:
     assert [(one.winner, one.loser) for one in composed.conflicts] == [("a", "b")]
 
 
-def test_a_short_circuit_that_an_abort_beats_is_a_conflict() -> None:
+def test_a_short_circuit_beaten_by_an_abort_is_a_conflict() -> None:
     """Seed: every conflict is traced with both plugin ids."""
     composed = compose_call(
         [*owned("a", ShortCircuitTool(value=1)), *owned("b", AbortTurn(message="x"))], None
@@ -203,7 +203,7 @@ def test_a_short_circuit_that_an_abort_beats_is_a_conflict() -> None:
     assert [(one.what, one.winner, one.loser) for one in composed.conflicts] == [("short circuit", "b", "a")]
 
 
-def test_messages_events_traces_and_sessions_are_added_up_in_order() -> None:
+def test_messages_events_traces_and_sessions_accumulate_in_order() -> None:
     """Seed: the directives of all plugins take effect."""
     composed = compose(
         [
@@ -256,7 +256,7 @@ def heard(crowd: Sequence[Sequence[PluginDirective]]) -> list[OwnedDirective]:
 
 
 @given(crowd=crowds, more=wishes, place=st.integers(0, 4))
-def test_one_more_plugin_never_makes_the_result_laxer(
+def test_one_more_plugin_never_makes_the_result_more_permissive(
     crowd: list[list[PluginDirective]], more: list[PluginDirective], place: int
 ) -> None:
     """Seed: composition is monotone, whatever the plugin's position."""
@@ -267,7 +267,7 @@ def test_one_more_plugin_never_makes_the_result_laxer(
 
 
 @given(crowd=crowds)
-def test_the_strictest_wish_decides(crowd: list[list[PluginDirective]]) -> None:
+def test_the_strictest_directive_decides(crowd: list[list[PluginDirective]]) -> None:
     """Seed: the order is abort, failing short circuit, question, success."""
     alone = [laxness(compose_call(owned("p", one), None).ruling) for wanted in crowd for one in wanted]
     assert laxness(compose_call(heard(crowd), None).ruling) == min(alone, default=4)
@@ -304,7 +304,7 @@ def clamped(limit: int) -> Any:
 
 
 def test_replaced_arguments_are_seen_by_later_hooks_and_once_by_earlier_ones() -> None:
-    """Seed: replaced arguments are seen by the hooks after it and once by those before it."""
+    """Seed: the hooks after the replacement see the new arguments, as do those before it, once."""
     first, second, third = named("first"), named("second", lambda _: {"n": 2}), named("third")
 
     async def main() -> None:
@@ -318,7 +318,7 @@ def test_replaced_arguments_are_seen_by_later_hooks_and_once_by_earlier_ones() -
     assert third._heard == [{"n": 2}]
 
 
-def test_no_plugin_is_asked_twice_if_nothing_is_replaced() -> None:
+def test_no_plugin_is_asked_twice_unless_arguments_are_replaced() -> None:
     """Ours: plugins are asked again only about changed arguments."""
     first, second = named("first"), named("second", lambda arguments: dict(arguments))
 
@@ -330,7 +330,7 @@ def test_no_plugin_is_asked_twice_if_nothing_is_replaced() -> None:
     assert (len(first._heard), len(second._heard)) == (1, 1)
 
 
-def test_two_unconditional_replacers_are_a_conflict_and_not_a_race() -> None:
+def test_two_unconditional_replacers_are_a_conflict_not_a_race() -> None:
     """Seed: two unconditional argument replacers are a conflict."""
     one, other = named("one", lambda _: {"n": 1}), named("other", lambda _: {"n": 2})
 
@@ -348,8 +348,10 @@ def test_two_unconditional_replacers_are_a_conflict_and_not_a_race() -> None:
     ("make", "limit"), [(lambda _: {"n": 5}, 10), (lambda arguments: {"n": 5}, 5)], ids=["below", "at"]
 )
 @pytest.mark.parametrize("clamp_first", [True, False])
-def test_a_replacer_and_a_clamp_that_is_content_agree(make: Any, limit: int, clamp_first: bool) -> None:
-    """Ours: a plugin that accepts the arguments that the other returns is in no conflict with it."""
+def test_a_replacer_and_a_clamp_that_accepts_its_value_agree(
+    make: Any, limit: int, clamp_first: bool
+) -> None:
+    """Ours: a plugin that accepts the arguments that the other returns does not conflict with it."""
     plugins = [named("clamp", clamped(limit)), named("setter", make)]
 
     async def main() -> None:
@@ -360,7 +362,7 @@ def test_a_replacer_and_a_clamp_that_is_content_agree(make: Any, limit: int, cla
     asyncio.run(main())
 
 
-def test_a_replacer_that_insists_on_what_a_clamp_refuses_is_in_conflict_with_it() -> None:
+def test_a_replacer_whose_value_a_clamp_rejects_conflicts_with_it() -> None:
     """Ours: no order of the two plugins satisfies both."""
 
     async def main() -> None:
@@ -372,7 +374,7 @@ def test_a_replacer_that_insists_on_what_a_clamp_refuses_is_in_conflict_with_it(
     asyncio.run(main())
 
 
-def test_before_tool_call_gives_the_replaced_arguments_as_the_last_directive() -> None:
+def test_before_tool_call_returns_the_replaced_arguments_as_the_last_directive() -> None:
     """Seed: before_tool_call collects the directives of all plugins."""
 
     async def main() -> None:
@@ -384,7 +386,7 @@ def test_before_tool_call_gives_the_replaced_arguments_as_the_last_directive() -
     asyncio.run(main())
 
 
-def test_an_earlier_hook_may_refuse_the_arguments_that_a_later_one_makes() -> None:
+def test_an_earlier_hook_may_refuse_the_arguments_of_a_later_one() -> None:
     """Ours: a plugin cannot bypass a guard by running after it."""
 
     class Guard(Plugin):
@@ -406,8 +408,8 @@ def test_an_earlier_hook_may_refuse_the_arguments_that_a_later_one_makes() -> No
 # Results
 
 
-def test_a_result_that_was_made_to_fail_stays_so() -> None:
-    """Ours: composition is monotone after a call, too."""
+def test_a_result_turned_into_a_failure_stays_a_failure() -> None:
+    """Ours: composition is monotone after a call too."""
 
     class Strict(Plugin):
         @hook
@@ -431,8 +433,8 @@ def test_a_result_that_was_made_to_fail_stays_so() -> None:
     asyncio.run(main())
 
 
-def test_each_hook_sees_the_result_as_those_before_it_left_it() -> None:
-    """Ours: each hook gets the result of the hook before it."""
+def test_each_hook_sees_the_result_of_the_hooks_before_it() -> None:
+    """Ours: each hook is given the result of the hook before it."""
 
     class Twice(Plugin):
         @hook
@@ -440,7 +442,7 @@ def test_each_hook_sees_the_result_as_those_before_it_left_it() -> None:
             return ShortCircuitTool(value=ctx.value * 2)
 
     class Again(Twice):
-        """The same under another name."""
+        """The same plugin under another name."""
 
     async def main() -> None:
         hearing = await session_of(Twice(), Again()).review_result(tool_result_context(3))
@@ -488,7 +490,7 @@ class OtherWisher(Wisher):
     """The same plugin under another name."""
 
 
-def test_a_conflict_of_arguments_fails_the_call_and_the_tool_is_not_executed(memory: Place) -> None:
+def test_conflicting_arguments_fail_the_call_and_the_tool_does_not_run(memory: Place) -> None:
     """Seed: two unconditional argument replacers are a conflict, not a race."""
 
     async def main() -> None:
@@ -511,7 +513,7 @@ def test_a_conflict_of_arguments_fails_the_call_and_the_tool_is_not_executed(mem
     asyncio.run(main())
 
 
-def test_replaced_arguments_are_those_the_tool_gets(memory: Place) -> None:
+def test_the_tool_receives_the_replaced_arguments(memory: Place) -> None:
     """Seed: ReplaceToolArgs changes the arguments of the call."""
 
     async def main() -> None:
@@ -565,7 +567,7 @@ def test_an_abort_ends_the_turn_wherever_it_is_legal(stage: str, memory: Place) 
     asyncio.run(main())
 
 
-def test_a_short_circuit_gives_a_result_without_an_execution(memory: Place) -> None:
+def test_a_short_circuit_gives_a_result_without_running_the_tool(memory: Place) -> None:
     """Seed: ShortCircuitTool settles a call with a result."""
 
     async def main() -> None:
@@ -580,7 +582,7 @@ def test_a_short_circuit_gives_a_result_without_an_execution(memory: Place) -> N
     asyncio.run(main())
 
 
-def test_a_question_waits_for_a_person(memory: Place) -> None:
+def test_a_question_makes_the_call_wait_for_a_person(memory: Place) -> None:
     """Ours: a plugin may require an approval, regardless of the tool's own policy."""
 
     async def main() -> None:
@@ -623,7 +625,7 @@ def test_messages_reach_the_model_and_events_the_history(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_session_is_made_once_with_its_first_input(memory: Place) -> None:
+def test_a_session_is_created_once_with_its_first_input(memory: Place) -> None:
     """Seed: CreateSession starts a session with an input."""
 
     async def main() -> None:
@@ -653,7 +655,7 @@ class Misnamer(Plugin):
     [Misnamer(), Wisher("before_turn", CreateSession(request=SessionRequest(agent="unknown")))],
     ids=["id", "agent"],
 )
-def test_a_session_that_cannot_be_made_is_the_plugins_failure(one: Plugin, memory: Place) -> None:
+def test_a_session_that_cannot_be_created_is_the_plugins_failure(one: Plugin, memory: Place) -> None:
     """Bug: the error did not name the plugin that requested the session."""
 
     async def main() -> None:

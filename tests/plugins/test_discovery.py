@@ -1,4 +1,4 @@
-"""Plugins of other packages: found by their entry point, loaded when they are named."""
+"""Plugins from other packages: found by their entry point, loaded when they are named."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         sys.modules.pop(module, None)
 
 
-def test_an_installed_plugin_is_found_and_not_yet_imported(install: Install) -> None:
+def test_an_installed_plugin_is_found_without_being_imported(install: Install) -> None:
     """Seed: found by the entry point group `standfast.plugins`."""
     install("greeter_one", GREETER, "greeter_one:Greeter", version="2.1")
     [found] = [one for one in installed_plugins() if one.name == "greeter"]
@@ -62,23 +62,23 @@ def test_an_installed_plugin_is_found_and_not_yet_imported(install: Install) -> 
     assert "greeter_one" in sys.modules
 
 
-def test_an_agent_names_an_installed_plugin(install: Install) -> None:
+def test_an_agent_can_name_an_installed_plugin(install: Install) -> None:
     """Seed: `Agent(plugins=[...])` accepts the name of an entry point."""
     install("greeter_two", GREETER, "greeter_two:Greeter")
     agent = Agent("scripted:x", plugins=["greeter"])
     assert [one.id for one in agent.plugins] == ["greeter"]
 
 
-def test_a_plugin_may_be_given_in_any_form() -> None:
-    """Ours: a plugin may be given as a name, a class or an instance."""
+def test_a_plugin_may_be_given_as_a_class_or_an_instance() -> None:
+    """Ours: both forms give the same plugin."""
 
     class Mine(Plugin):
-        """Does nothing."""
+        """A plugin that does nothing."""
 
     assert resolve_plugin(Mine).id == resolve_plugin(Mine()).id == "mine"
 
 
-def test_an_unknown_name_is_answered_with_a_close_one(install: Install) -> None:
+def test_an_unknown_name_gets_a_close_match_as_suggestion(install: Install) -> None:
     """Ours: the hint says what to do."""
     install("greeter_three", GREETER, "greeter_three:Greeter")
     with pytest.raises(InvalidPlugin, match="plugin 'greter' is not installed") as caught:
@@ -100,8 +100,10 @@ def test_an_unknown_name_is_answered_with_a_close_one(install: Install) -> None:
     ],
     ids=["raises", "exits", "lacks it", "lacks a package", "syntax"],
 )
-def test_a_plugin_that_cannot_be_imported_is_named(source: str, entry: str, install: Install) -> None:
-    """Ours: the error of a third party's broken package names the package, and the others still load."""
+def test_a_plugin_that_cannot_be_imported_is_named_in_the_error(
+    source: str, entry: str, install: Install
+) -> None:
+    """Ours: the error names the broken package, and the others still load."""
     install("broken", source, entry, name="broken-one")
     with pytest.raises(PluginFailed, match="plugin 'broken-one' failed in import") as caught:
         find_plugin("broken-one")
@@ -115,7 +117,7 @@ def test_an_entry_point_that_is_not_a_plugin_is_refused(install: Install) -> Non
         find_plugin("nonsense")
 
 
-def test_one_name_of_two_packages_is_a_conflict_that_names_both(install: Install) -> None:
+def test_the_same_name_in_two_packages_is_a_conflict_that_names_both(install: Install) -> None:
     """Ours: the error names both packages, and is raised only if the name is used."""
     install("second_greeter", GREETER, "second_greeter:Greeter")
     install("first_greeter", GREETER, "first_greeter:Greeter")

@@ -1,4 +1,4 @@
-"""The state of code, as it is stored: the form, when it is written, and how it is read again."""
+"""The stored state of code: its form, when it is written, and how it is read again."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def written(data: bytes) -> tuple[PluginSnapshotEntry, dict[str, bytes]]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_is_written_is_what_is_read(size: int) -> None:
+def test_a_stored_state_is_read_back_unchanged(size: int) -> None:
     """Ours: a small state is in the record, a medium one in a blob, a large one in a compressed blob."""
     data = noise(size)
     entry, blobs = written(data)
@@ -77,7 +77,7 @@ def test_what_is_written_is_what_is_read(size: int) -> None:
     assert len(blobs) == (size > INLINE)
 
 
-def test_a_small_state_stands_in_the_record() -> None:
+def test_a_small_state_is_stored_in_the_record() -> None:
     """Ours: a session with three variables needs no blob."""
     entry, blobs = written(b"abc")
     assert (entry.meta.state, entry.artifacts, blobs) == ({"data": "YWJj"}, {}, {})
@@ -92,12 +92,12 @@ def test_a_large_state_is_compressed() -> None:
     assert entry.meta.state == {"packed": True}
 
 
-def test_equal_states_are_equal_blobs() -> None:
+def test_equal_states_share_a_blob() -> None:
     """Ours: blobs are named by their content, so equal states are stored once."""
     assert written(b"row " * 100_000)[1].keys() == written(b"row " * 100_000)[1].keys()
 
 
-def test_nothing_is_written_that_has_not_changed() -> None:
+def test_an_unchanged_state_is_not_written() -> None:
     """Ours: an unchanged executor is not asked for its state."""
     executor = Executor()
     memory = memory_of(executor)
@@ -113,7 +113,7 @@ def test_nothing_is_written_that_has_not_changed() -> None:
     assert memory.entry is second[0]
 
 
-def test_revisions_count_on_after_a_restart() -> None:
+def test_revisions_continue_after_a_restart() -> None:
     """Ours: `revision` rises with every change of the state, across restarts."""
     entry, blobs = written(b"one")
     executor = Executor()
@@ -125,7 +125,7 @@ def test_revisions_count_on_after_a_restart() -> None:
     assert (changed[0].meta.revision, changed[0].meta.plugin_id) == (2, "code")
 
 
-def test_without_an_executor_the_state_is_kept_for_another() -> None:
+def test_without_an_executor_the_state_is_kept() -> None:
     """Ours: the state of a plugin that is not installed is kept."""
     entry, _ = written(b"x" * (INLINE + 1))
     memory = memory_of(None)
@@ -180,7 +180,7 @@ def test_the_record_is_json() -> None:
     assert base64.b64decode(state["data"]) == noise(100)
 
 
-def test_what_the_state_names_is_kept_with_it() -> None:
+def test_blobs_that_the_state_refers_to_are_kept_with_it() -> None:
     """Bug: pruning frames deleted inputs that code could still read."""
     executor = Executor()
     memory = memory_of(executor)

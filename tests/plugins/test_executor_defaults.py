@@ -70,8 +70,8 @@ class Runs(Plugin):
         registrar.protocol.code_executor(self._executor)
 
 
-def test_an_executor_needs_no_more_than_execute_code(place: Place) -> None:
-    """Bug: such an executor was accepted, and then the first turn failed with a bare AttributeError."""
+def test_an_executor_needs_only_execute_code(place: Place) -> None:
+    """Bug: such an executor was accepted, but the first turn failed with a bare AttributeError."""
 
     async def main() -> None:
         heard: list[Any] = []
@@ -88,7 +88,7 @@ def test_an_executor_needs_no_more_than_execute_code(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_request_to_run_code_tells_its_language_and_whether_it_may_finish(memory: Place) -> None:
+def test_a_request_to_run_code_has_its_language_and_whether_it_may_finish(memory: Place) -> None:
     """Bug: the seed's ExecRequest.language was empty, and accept_finish always true."""
 
     async def main() -> None:
@@ -103,7 +103,7 @@ def test_a_request_to_run_code_tells_its_language_and_whether_it_may_finish(memo
 
 
 class Trips:
-    """An executor that fails when it is asked for an answer."""
+    """An executor that fails when it runs code."""
 
     def __init__(self, how: str) -> None:
         self.how = how
@@ -119,7 +119,7 @@ class Trips:
     [("raises", "no idea"), ("answers", "not with ExecResponse")],
     ids=["raises", "answers"],
 )
-def test_the_failure_of_an_executor_names_its_plugin(memory: Place, how: str, problem: str) -> None:
+def test_an_executors_failure_names_its_plugin(memory: Place, how: str, problem: str) -> None:
     """Bug: an invalid answer raised an internal AttributeError."""
 
     async def main() -> None:
@@ -155,7 +155,7 @@ class Plain:
     ],
     ids=["forgetful", "plain", "nothing"],
 )
-def test_an_executor_that_nothing_can_stand_in_for_is_refused_by_name(
+def test_an_executor_without_a_usable_default_is_refused_and_named(
     memory: Place, executor: Any, problem: str
 ) -> None:
     """Ours: otherwise the variables of such an executor would be lost without an error."""

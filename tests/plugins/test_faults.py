@@ -1,9 +1,9 @@
 """Every hook with every fault, one cell each: guards fail closed, observers are not fatal, sessions survive.
 
-A row is a place where a plugin is asked, a column is a fault. Each cell opens a session that has had a
-successful turn, provokes the fault, checks the outcome that the table demands, then switches the fault off
-and lets the same session finish a turn. Where a plugin is asked only while a session is opened, the fault is
-there before; a session that could not be opened is opened again without it.
+A row is a place where a plugin is called, a column is a fault. Each cell opens a session that has had a
+successful turn, provokes the fault, checks for the outcome in the table, then switches the fault off
+and lets the same session finish a turn. If a plugin is called only while a session is opened, the fault is
+switched on before; a session that could not be opened is opened again without it.
 
 Columns without a meaning in a row still have a cell: a directive that is illegal there is an answer of the
 wrong type, and a plain function that is `async` is one that answers with a coroutine.
@@ -68,7 +68,7 @@ FAULTS = {
     "raises BaseException": "raises BaseException",
     "raises SystemExit": "raises BaseException",
 }
-"""Each column, and which of the demanded faults it is."""
+"""Each column, and the required fault that it belongs to."""
 
 DEMANDED = {
     "raises",
@@ -90,9 +90,9 @@ RAISED: dict[str, BaseException] = {
 
 @dataclass(slots=True)
 class Switch:
-    """The fault to provoke, for all copies of the plugin, on whatever thread they run.
+    """The fault to provoke, for all copies of the plugin, in any thread.
 
-    `release` ends hooks that would never stop, `hanging` is the number of hooks that have not ended.
+    `release` ends hooks that would never stop; `hanging` is the number of hooks that have not ended.
     """
 
     kind: str
@@ -161,7 +161,7 @@ ILLEGAL: dict[str, object] = {
 
 
 def good_answer(kind: str, given: tuple[Any, ...]) -> Any:
-    """Return the answer of a plugin that has nothing to say."""
+    """Return the answer of a plugin without a fault."""
     match kind:
         case "context_transform" | "session_config_mutator":
             return given[1]
@@ -257,12 +257,12 @@ ROWS: dict[str, str] = {
     "snapshot": COMMIT_FAILS,
     "restore": OPENING_FAILS,
 }
-"""Where a plugin has a say, and what comes of a fault there."""
+"""Each place where a plugin is called, and the outcome of a fault there."""
 
 OPENING, CONFIGURING, ACTING, TURN = "opening", "configuring", "acting", "turn"
 
 REFUSED_AT: dict[str, str] = {
-    "tool_catalog": TURN,  # it is built while the session is opened, but no caller reads it there
+    "tool_catalog": TURN,  # built while the session is opened, but not read there
     "trigger_catalog": OPENING,
     "action": ACTING,
     "build": OPENING,
@@ -270,12 +270,12 @@ REFUSED_AT: dict[str, str] = {
     "session_ready": OPENING,
     "restore": OPENING,
 }
-"""Which step raises what comes of a fault, where one does."""
+"""The step that raises the outcome of a fault, if one does."""
 
 ASKED_AT_OPENING = (
     "session_restored", "tool_catalog", "trigger_catalog", "build", "register", "session_ready", "restore",
 )  # fmt: skip
-"""Where a plugin is asked while a session is opened, and not again without a reason."""
+"""Places where a plugin is called while a session is opened, and not again without a reason."""
 
 PLAIN_LIVES = ("build", "register", "session_ready", "snapshot", "restore")
 OBSERVERS = ("turn_finalized", "turn_persisted", "session_restored", "session_config_changed")
@@ -284,10 +284,10 @@ UNHEARD = ("returns garbage", "illegal directive", "huge output")
 EXCEPTIONS: dict[tuple[str, str], str] = {
     **{(kind, fault): HARMLESS for kind in OBSERVERS for fault in UNHEARD},
     **{(kind, fault): HARMLESS for kind in ("register", "session_ready", "restore") for fault in UNHEARD},
-    ("action", "illegal directive"): HARMLESS,  # an action answers with whatever is JSON
-    ("tool_catalog", "huge output"): HARMLESS,  # names of tools that are not there say nothing
+    ("action", "illegal directive"): HARMLESS,  # an action may answer with any JSON
+    ("tool_catalog", "huge output"): HARMLESS,  # names of unknown tools have no effect
 }
-"""Hooks whose return value is ignored, so that a wrong one does no harm."""
+"""Hooks whose return value is ignored, so a wrong one does no harm."""
 
 
 class Faulty(Plugin):
@@ -300,7 +300,7 @@ class Faulty(Plugin):
 
 
 def faulty(switch: Switch) -> Plugin:
-    """Return a plugin that is asked in one place."""
+    """Return a plugin that is called in one place."""
     body: dict[str, Any] = {"id": ID}
     if switch.kind in HOOKS:
         body["say"] = hook(switch.kind)(_method(HOOKS[switch.kind].plain))
@@ -410,7 +410,7 @@ class Scene:
             self.agent = Agent(self.model, tools=[self.notes.tool()], plugins=[plugin])
 
     def runtime(self) -> Runtime:
-        limit = 0.5 if self.fault.startswith("hangs") else 10  # a busy machine is slow to answer, too
+        limit = 0.5 if self.fault.startswith("hangs") else 10  # a busy machine is slow to answer too
         return self.place.runtime(trace=self.ear, hook_timeout_s=limit)
 
     async def open(self, runtime: Runtime) -> Session[Any]:
@@ -430,11 +430,11 @@ class Seen:
     raised: BaseException | None = None
     policy: SessionPolicy | None = None
     step: str = OPENING
-    """The last one that was begun."""
+    """The last step that was started."""
 
 
 async def _provoke(scene: Scene, runtime: Runtime) -> Seen:
-    """Do everything at which the plugin may fail."""
+    """Do everything that may make the plugin fail."""
     kind, switch, seen = scene.switch.kind, scene.switch, Seen()
     try:
         if kind in ASKED_AT_OPENING:
@@ -525,7 +525,7 @@ async def _cell(scene: Scene) -> None:
         assert (await (await scene.open(runtime)).turn("first")).output == "done"
     async with scene.runtime() as runtime:
         seen = await _provoke(scene, runtime)
-        assert switch.asked, "the fault was never met"
+        assert switch.asked, "the fault never occurred"
         _check(scene, EXCEPTIONS.get((kind, scene.fault), ROWS[kind]), seen)
         switch.fault = None
         switch.release.set()
@@ -545,10 +545,10 @@ def _left_over() -> set[Any]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", ROWS)
-def test_a_fault_comes_to_what_the_table_says(
+def test_a_fault_has_the_outcome_in_the_table(
     kind: str, fault: str, memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Seed: guards fail closed, observers are never fatal, the session is usable after."""
+    """Seed: guards fail closed, observers are never fatal, and the session stays usable."""
 
     async def main() -> None:
         await _cell(Scene(memory, Switch(kind), fault))
@@ -574,7 +574,9 @@ STORED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "fault"), STORED)
-def test_a_fault_comes_to_the_same_in_a_file(kind: str, fault: str, tmp_path: Path, clock: FakeClock) -> None:
+def test_a_fault_has_the_same_outcome_with_a_file(
+    kind: str, fault: str, tmp_path: Path, clock: FakeClock
+) -> None:
     """Ours: a fault has the same outcome in every store."""
 
     async def main() -> None:
@@ -587,7 +589,7 @@ AWAITED = [kind for kind in ROWS if not (kind in HOOKS and HOOKS[kind].plain) an
 
 
 @pytest.mark.parametrize("kind", AWAITED)
-def test_a_hook_that_cancels_its_own_task_has_failed(kind: str, memory: Place) -> None:
+def test_a_hook_that_cancels_its_own_task_fails(kind: str, memory: Place) -> None:
     """Bug: the exception ended the calling turn without an outcome."""
 
     async def main() -> None:
@@ -606,7 +608,7 @@ def test_a_hook_that_cancels_its_own_task_has_failed(kind: str, memory: Place) -
 )  # fmt: skip
 @pytest.mark.parametrize("fault", ["hangs", "hangs and swallows the cancellation"])
 def test_a_turn_can_be_cancelled_while_a_hook_hangs(kind: str, fault: str, memory: Place) -> None:
-    """Ours: cancelling a turn does not wait for a plugin's time-out, and is no failure of the plugin."""
+    """Ours: cancelling a turn does not wait for a plugin's timeout, and is not a failure of the plugin."""
 
     async def main() -> None:
         scene = Scene(memory, Switch(kind), fault)
@@ -628,7 +630,7 @@ def test_a_turn_can_be_cancelled_while_a_hook_hangs(kind: str, fault: str, memor
     asyncio.run(main())
 
 
-def test_a_hook_that_fails_keeps_what_the_others_said_to_itself(memory: Place) -> None:
+def test_a_failing_hook_discards_the_directives_of_the_others(memory: Place) -> None:
     """Ours: the directives of a stage that fails are discarded."""
 
     class Sayer(Plugin):
@@ -637,7 +639,7 @@ def test_a_hook_that_fails_keeps_what_the_others_said_to_itself(memory: Place) -
             return EmitTrace(name="said")
 
     class LaterSayer(Sayer):
-        """The same, after the one that fails."""
+        """The same plugin, after the one that fails."""
 
     async def main() -> None:
         switch = Switch("before_turn", "raises")
@@ -652,7 +654,7 @@ def test_a_hook_that_fails_keeps_what_the_others_said_to_itself(memory: Place) -
     asyncio.run(main())
 
 
-def test_an_observer_that_hangs_does_not_keep_the_others_from_hearing(memory: Place) -> None:
+def test_a_hanging_observer_does_not_keep_events_from_the_others(memory: Place) -> None:
     """Seed: lifecycle events reach all observers concurrently."""
     heard: list[str] = []
 
@@ -686,7 +688,7 @@ def test_every_hook_has_a_row() -> None:
     assert {kind for kind, step in REFUSED_AT.items() if step == OPENING} < set(ASKED_AT_OPENING)
 
 
-def test_every_demanded_fault_has_a_column() -> None:
+def test_every_required_fault_has_a_column() -> None:
     """Seed: raises, hangs, garbage, illegal directive, huge output, cancelled, BaseException."""
     assert set(FAULTS.values()) == DEMANDED
     assert set(RAISED) < set(FAULTS)

@@ -1,4 +1,4 @@
-"""The table of hooks, and the decorator that takes a method there."""
+"""The table of hooks, and the decorator that registers a method as one."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ TABLE = {
 }
 
 
-def test_the_table_says_in_which_order_hooks_come_and_what_a_failure_means() -> None:
-    """Seed: the table lists the order of each hook and the effect of a failure."""
+def test_the_table_lists_the_order_of_hooks_and_the_effect_of_a_failure() -> None:
+    """Seed: the table has both for each hook."""
     assert {name: (kind.order, kind.on_failure) for name, kind in HOOKS.items()} == TABLE
 
 
-def test_the_names_of_the_table_are_those_of_its_rows() -> None:
+def test_each_key_of_the_table_is_the_name_of_its_hook() -> None:
     """Ours: the key of a hook is its name."""
     assert all(kind.name == name for name, kind in HOOKS.items())
     assert [name for name, kind in HOOKS.items() if kind.order == "all at once"] == list(LIFECYCLE)
     assert [name for name, kind in HOOKS.items() if kind.plain] == ["tool_catalog", "trigger_catalog"]
 
 
-def test_what_a_hook_takes_exists_under_that_name() -> None:
+def test_the_types_that_the_table_names_exist() -> None:
     """Ours: the table is also the documentation, so its names must exist."""
     elsewhere = {"list[Message]", "SessionPolicy"}
     named = {name for kind in HOOKS.values() for name in kind.takes} - elsewhere
@@ -61,7 +61,7 @@ def test_there_are_five_exclusive_slots() -> None:
     }
 
 
-def test_a_method_is_the_hook_that_it_is_named_after() -> None:
+def test_a_decorated_method_is_the_hook_of_the_same_name() -> None:
     """Ours: `@hook` without arguments is enough."""
 
     @hook
@@ -70,7 +70,7 @@ def test_a_method_is_the_hook_that_it_is_named_after() -> None:
     assert mark_of(before_turn) == HookMark("before_turn", 0)
 
 
-def test_a_method_may_name_the_hook_and_its_priority() -> None:
+def test_the_decorator_may_specify_the_hook_and_its_priority() -> None:
     """Ours: two methods of one plugin can be the same hook."""
 
     @hook("context_transform", priority=5)
@@ -92,7 +92,7 @@ def test_a_function_without_the_decorator_is_not_a_hook() -> None:
     assert mark_of(3) is None
 
 
-def test_a_wrong_name_is_refused_where_it_is_written_with_a_suggestion() -> None:
+def test_a_misspelt_hook_is_refused_when_it_is_defined_with_a_suggestion() -> None:
     """Seed: names are checked at registration."""
     with pytest.raises(InvalidPlugin, match="hook 'before_trun' does not exist") as caught:
 
@@ -102,7 +102,7 @@ def test_a_wrong_name_is_refused_where_it_is_written_with_a_suggestion() -> None
     assert caught.value.hint == "did you mean before_turn?"
 
 
-def test_a_name_that_is_near_nothing_is_answered_with_all_of_them() -> None:
+def test_a_name_without_a_close_match_gets_the_full_list() -> None:
     """Ours: the hint lists the valid names."""
     with pytest.raises(InvalidPlugin) as caught:
         require_kind("zzzzzz")

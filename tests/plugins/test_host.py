@@ -30,7 +30,7 @@ STEPS: list[str] = []
 
 
 class Stepper(Plugin):
-    """A plugin that logs each step of its life."""
+    """A plugin that logs each step of its life cycle."""
 
     def build(self, ctx: PluginSessionContext) -> Any:
         STEPS.append(f"{self.id} build")
@@ -51,7 +51,7 @@ class Other(Stepper):
     """The same plugin under another name."""
 
 
-def test_each_builds_and_registers_in_order_then_all_are_ready_then_restored() -> None:
+def test_plugins_are_built_and_registered_in_order_then_made_ready_then_restored() -> None:
     """Seed: plugins are built and registered one by one, then made ready, then restored."""
     STEPS.clear()
     session_of(Stepper(), Other())
@@ -67,7 +67,7 @@ def test_each_builds_and_registers_in_order_then_all_are_ready_then_restored() -
     ]
 
 
-def test_a_plugin_gets_the_context_of_its_session() -> None:
+def test_a_plugin_is_given_the_context_of_its_session() -> None:
     """Seed: a plugin is built with the context of its session."""
     told: list[PluginSessionContext] = []
 
@@ -84,7 +84,7 @@ def test_a_plugin_gets_the_context_of_its_session() -> None:
     assert ctx.options == PluginOptions(plugins={"x": 1})
 
 
-def test_plugins_of_a_session_can_lay_something_out_for_each_other() -> None:
+def test_plugins_of_a_session_can_share_values() -> None:
     """Seed: plugins of a session share values through its extensions."""
 
     class Layer(Plugin):
@@ -101,8 +101,8 @@ def test_plugins_of_a_session_can_lay_something_out_for_each_other() -> None:
 
 
 @pytest.mark.parametrize("step", ["build", "register", "session_ready", "restore"])
-def test_what_a_plugin_raises_while_it_is_built_names_it(step: str) -> None:
-    """Ours: an error while a session is built names the plugin."""
+def test_an_error_while_a_plugin_is_built_names_it(step: str) -> None:
+    """Ours: the error says which plugin and which step failed."""
 
     def broken(self: Any, *given: Any) -> Any:
         raise KeyError("lost")
@@ -113,7 +113,7 @@ def test_what_a_plugin_raises_while_it_is_built_names_it(step: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["build", "register", "session_ready", "restore"])
-def test_a_step_that_wants_to_be_awaited_is_refused(step: str) -> None:
+def test_an_async_life_cycle_step_is_refused(step: str) -> None:
     """Bug: `async def register` registered nothing, without an error."""
 
     async def later(self: Any, *given: Any) -> Any: ...
@@ -123,7 +123,7 @@ def test_a_step_that_wants_to_be_awaited_is_refused(step: str) -> None:
         session_of(plugin)
 
 
-def test_an_error_of_ours_that_a_plugin_runs_into_names_it_as_well() -> None:
+def test_a_framework_error_inside_a_plugin_names_it_too() -> None:
     """Bug: "hook 'x' does not exist" and "no key is set" did not name the plugin."""
 
     class Misspelt(Plugin):
@@ -155,19 +155,19 @@ class Factory:
 
 
 @pytest.mark.parametrize("nonsense", [None, 3, object(), Plugin, "plugin"])
-def test_a_factory_that_builds_nonsense_is_named(nonsense: object) -> None:
+def test_a_factory_that_builds_an_invalid_object_is_named(nonsense: object) -> None:
     """Ours: a factory must build a session plugin."""
     with pytest.raises(StandfastError, match="'factory'"):
         session_of(Factory(nonsense))
 
 
-def test_a_factory_builds_a_plugin_of_its_own_name() -> None:
+def test_a_factory_must_build_a_plugin_with_its_own_id() -> None:
     """Ours: stored state belongs to the plugin with its id."""
     with pytest.raises(InvalidPlugin, match="'factory' built a plugin with the id 'stepper'"):
         session_of(Factory(Stepper()))
 
 
-def test_two_plugins_of_one_id_are_a_conflict() -> None:
+def test_two_plugins_with_the_same_id_are_a_conflict() -> None:
     """Ours: the error names both owners."""
 
     class Twin(Stepper):
@@ -185,7 +185,7 @@ def test_a_session_needs_a_protocol() -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1], ids=["new", "known"])
-def test_a_plugin_that_is_not_ready_fails_the_opening_of_the_session(place: Place, turns: int) -> None:
+def test_a_failure_in_session_ready_fails_the_opening_of_the_session(place: Place, turns: int) -> None:
     """Bug: a failure in `session_ready` was reported only at the first turn."""
 
     class Unready(Plugin):
@@ -206,7 +206,7 @@ def test_a_plugin_that_is_not_ready_fails_the_opening_of_the_session(place: Plac
     asyncio.run(main())
 
 
-def test_nothing_of_a_session_exists_whose_plugins_cannot_be_built(memory: Place) -> None:
+def test_no_turn_is_stored_for_a_session_whose_plugins_cannot_be_built(memory: Place) -> None:
     """Ours: a plugin that cannot be built leaves no turn behind."""
 
     class Broken(Plugin):
@@ -237,7 +237,7 @@ def test_an_unknown_session_has_no_plugins(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_installed_tells_what_each_plugin_brings(memory: Place) -> None:
+def test_installed_lists_each_plugin_and_its_slots(memory: Place) -> None:
     """Ours: a host can list the plugins of a session."""
 
     async def main() -> None:
@@ -253,7 +253,7 @@ def test_installed_tells_what_each_plugin_brings(memory: Place) -> None:
 # Authority
 
 
-def test_authority_within_a_parents_is_never_wider() -> None:
+def test_authority_derived_from_a_parent_is_never_wider() -> None:
     """Seed: a child gets authority and no more tools than its parent allows."""
     parent = SessionAuthority(tool_access=SessionToolAccess(tools=("a", "b"), hidden_tools=("b",)))
     everything = FULL.within(parent)

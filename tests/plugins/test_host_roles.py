@@ -1,4 +1,4 @@
-"""The methods that each role may call on the runtime, and that no others are reachable."""
+"""The methods that each role may call on the runtime, and the proof that no others are reachable."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SEED_SERVICES: dict[str, str] = {
     "DirectCompletionHost": "direct_completion direct_llm_completion",
     "TraceHost": "emit_trace_event",
 }
-"""The seed's services and their methods, written out by hand."""
+"""The seed's services and their methods, copied by hand."""
 
 _ALL = tuple(SEED_SERVICES)
 
@@ -56,13 +56,13 @@ SEED_ROLES: dict[str, tuple[str, ...]] = {
     "PluginActionHost": _ALL,
     "RuntimeSessionHost": _ALL,
 }  # fmt: skip
-"""The seed's role compositions, written out by hand."""
+"""The seed's role compositions, copied by hand."""
 
 METHODS = [name for names in SEED_SERVICES.values() for name in names.split()]
 
 
 class Whole:
-    """A stand-in for the whole host that logs the calls of its methods."""
+    """A stand-in for the whole host that logs calls to its methods."""
 
     def __init__(self) -> None:
         self.called: list[str] = []
@@ -94,7 +94,7 @@ def test_a_service_has_exactly_the_methods_of_the_seed(service: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("role", SEED_ROLES)
-def test_a_role_has_a_method_or_has_no_such_attribute(role: str, method: str) -> None:
+def test_a_role_has_a_method_or_no_such_attribute(role: str, method: str) -> None:
     """Seed: the role compositions, checked for every role and every method."""
     whole = Whole()
     seen = view(whole, _role(role))
@@ -107,7 +107,7 @@ def test_a_role_has_a_method_or_has_no_such_attribute(role: str, method: str) ->
 
 
 @pytest.mark.parametrize("role", SEED_ROLES)
-def test_a_view_has_nothing_but_the_methods_of_its_role(role: str) -> None:
+def test_a_view_has_only_the_methods_of_its_role(role: str) -> None:
     """Ours: nothing can be added to a view either."""
     seen = view(Whole(), _role(role))
     assert {name for name in dir(seen) if not name.startswith("_")} == _may(role)
@@ -115,21 +115,21 @@ def test_a_view_has_nothing_but_the_methods_of_its_role(role: str) -> None:
         seen.more = 1
 
 
-def test_the_methods_of_a_view_look_like_those_of_the_protocol() -> None:
+def test_the_methods_of_a_view_have_the_signatures_of_the_protocol() -> None:
     """Ours: `help` and editors show the parameters."""
     seen = view(Whole(), _role("HistoryHost"))
     assert list(inspect.signature(seen.start_turn).parameters) == ["session_id", "input"]
     assert seen.start_turn.__doc__ == ports.TurnHost.start_turn.__doc__
 
 
-# No way to the rest
+# No way around the roles
 
 
 _OF_FUNCTIONS = ("__self__", "__func__", "__closure__", "__wrapped__", "__defaults__", "__dict__")
 
 
 def _reachable(start: object) -> list[object]:
-    """Return every object that attributes, closures and containers lead to, except modules of functions."""
+    """Return all objects reachable through attributes, closures and containers, except functions' modules."""
     found: list[object] = []
     seen: set[int] = set()
     todo: list[object] = [start]
@@ -137,7 +137,7 @@ def _reachable(start: object) -> list[object]:
         at = todo.pop()
         if id(at) not in seen and not isinstance(at, (str, int, float, types.ModuleType)):
             seen.add(id(at))
-            found.append(at)  # which also keeps it, so that no other gets its number
+            found.append(at)  # holding it also prevents its id from being reused
             todo += _beside(at)
     return found
 
@@ -156,7 +156,7 @@ def _beside(value: object) -> list[object]:
     return [*members, getattr(value, "__dict__", None), type(value)]
 
 
-def test_a_wrapper_that_holds_the_host_would_be_found_out() -> None:
+def test_a_wrapper_that_holds_the_host_would_be_detected() -> None:
     """Ours: the search below must find a host that is reachable."""
     whole = Whole()
 
@@ -181,7 +181,7 @@ def test_no_attribute_of_a_view_leads_to_the_host(role: str) -> None:
 
 
 class Looker(Plugin):
-    """A plugin that keeps the host of each of its hooks."""
+    """A plugin that keeps the host given to each of its hooks."""
 
     def __init__(self, seen: dict[str, Any]) -> None:
         self._seen = seen
@@ -237,7 +237,7 @@ def _asking() -> ScriptedModel:
     return ScriptedModel(["hi", {"tool_calls": [{"name": "peek", "arguments": {}}]}, "done"])
 
 
-def test_each_hook_is_given_the_services_of_its_role_and_no_others() -> None:
+def test_each_hook_is_given_only_the_services_of_its_role() -> None:
     """Seed: each hook context has its role's host."""
     seen: dict[str, Any] = {}
 
@@ -280,7 +280,7 @@ class Sneak(Plugin):
 
 
 def test_a_prompt_hook_cannot_start_a_turn() -> None:
-    """Seed: PromptHookHost has no TurnHost; neither its own host nor the plugin's leads there."""
+    """Seed: PromptHookHost has no TurnHost; neither the hook's host nor the plugin's leads there."""
     came_to: list[object] = []
 
     async def main() -> int:
@@ -294,7 +294,7 @@ def test_a_prompt_hook_cannot_start_a_turn() -> None:
 
 
 @pytest.mark.parametrize("kind", ROLE_OF_HOOK)
-def test_within_a_hook_the_plugins_own_host_has_no_more_than_the_hooks(kind: str) -> None:
+def test_within_a_hook_the_plugins_own_host_has_only_the_hooks_services(kind: str) -> None:
     """Ours: a stored host does not bypass the roles of a plugin's hooks."""
     from standfast.plugins.running import HOOK
 
@@ -327,14 +327,14 @@ def test_without_a_runtime_every_service_is_unavailable_by_name(method: str) -> 
     assert (refused.value.service, refused.value.code) == (SERVICES[method], "SERVICE_UNAVAILABLE")
 
 
-def test_what_is_no_method_of_the_host_is_no_attribute_without_a_runtime_either() -> None:
+def test_an_unknown_method_of_the_host_is_an_attribute_error_without_a_runtime_too() -> None:
     """Ours: a misspelt method is not a missing service."""
     with pytest.raises(AttributeError):
         _ = NO_HOST.start_trun
     assert repr(NoHosts().prompt) == "<no host>"
 
 
-def test_every_method_has_a_name_for_what_is_unavailable() -> None:
+def test_every_method_names_the_service_it_needs() -> None:
     """Ours: every method of the host has an entry in the table of names."""
     assert set(SERVICES) == set(METHODS)
 
@@ -342,7 +342,7 @@ def test_every_method_has_a_name_for_what_is_unavailable() -> None:
 # The documentation
 
 
-def test_the_page_shows_which_role_has_which_service() -> None:
+def test_the_documentation_shows_which_role_has_which_service() -> None:
     """Ours: the tables in docs/guides/host-services.md match the code."""
     page = (Path(__file__).parents[2] / "docs" / "guides" / "host-services.md").read_text()
     roles = [name for name in SEED_ROLES if name != "RuntimeSessionHost"]

@@ -1,4 +1,4 @@
-"""What a plugin is: a template, its copies, its state, and its id."""
+"""Plugins: a template, its copies, its state, and its id."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def context(options: PluginOptions | None = None) -> PluginSessionContext:
 
 
 class Counter(Plugin):
-    """Counts."""
+    """A plugin that counts."""
 
     def __init__(self, step: int = 1, names: list[str] | None = None) -> None:
         self.step = step
@@ -57,7 +57,7 @@ class Counter(Plugin):
         ("_Hidden", "hidden"),
     ],
 )
-def test_a_plugin_without_an_id_is_called_after_its_class(name: str, plugin_id: str) -> None:
+def test_a_plugin_without_an_id_is_named_after_its_class(name: str, plugin_id: str) -> None:
     """Ours: a plugin needs no more than a class with hooks."""
     assert type(name, (Plugin,), {}).id == plugin_id  # type: ignore[attr-defined]
 
@@ -65,8 +65,8 @@ def test_a_plugin_without_an_id_is_called_after_its_class(name: str, plugin_id: 
 @pytest.mark.parametrize(
     "bad", ["", "Big", "two words", "1st", "-x", "ünder", "x" * 65, "a/b", "a\n", 3, None]
 )
-def test_a_bad_id_is_refused_where_the_class_is_written(bad: Any) -> None:
-    """Ours: ids are stored and shown, so they are checked when the class is defined."""
+def test_an_invalid_id_is_refused_when_the_class_is_defined(bad: Any) -> None:
+    """Ours: ids are stored and shown, so they must be valid from the start."""
     with pytest.raises(InvalidPlugin, match="is not a plugin id"):
         type("Odd", (Plugin,), {"id": bad})
     with pytest.raises(InvalidPlugin):
@@ -74,12 +74,12 @@ def test_a_bad_id_is_refused_where_the_class_is_written(bad: Any) -> None:
 
 
 @pytest.mark.parametrize("good", ["a", "a.b", "a-b_c.9", "x" * 64])
-def test_a_good_id_stays(good: str) -> None:
+def test_a_valid_id_is_unchanged(good: str) -> None:
     """Ours: a valid id is not normalised."""
     assert check_plugin_id(good) == good
 
 
-# Patterns and copies
+# Templates and copies
 
 
 def test_a_plugin_is_its_own_factory_and_session_plugin() -> None:
@@ -88,7 +88,7 @@ def test_a_plugin_is_its_own_factory_and_session_plugin() -> None:
     assert isinstance(Counter().build(context()), SessionPlugin)
 
 
-def test_sessions_share_nothing_through_a_plugin() -> None:
+def test_sessions_share_no_state_through_a_plugin() -> None:
     """Ours: a plugin passed to an agent is a template; each session gets a deep copy."""
     pattern = Counter(names=["a"])
     one, other = pattern.build(context()), pattern.build(context())
@@ -101,12 +101,12 @@ def test_sessions_share_nothing_through_a_plugin() -> None:
 
 
 @pytest.mark.parametrize("given", [Counter, Counter(), Counter(step=2)], ids=["class", "pattern", "options"])
-def test_a_class_or_a_pattern_will_do(given: object) -> None:
-    """Ours: a plugin may be given as a class or as an instance."""
+def test_a_plugin_may_be_given_as_a_class_or_an_instance(given: object) -> None:
+    """Ours: both forms give a factory with the plugin's id."""
     assert as_factory(given).id == "counter"
 
 
-def test_a_class_that_needs_options_says_so() -> None:
+def test_a_class_that_needs_options_is_refused_with_a_hint() -> None:
     """Ours: the hint says what to do."""
 
     class Needy(Plugin):
@@ -119,21 +119,21 @@ def test_a_class_that_needs_options_says_so() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [None, 3, object(), len, int, {"id": "x"}])
-def test_nonsense_is_not_a_plugin(nonsense: object) -> None:
-    """Ours: a wrong plugin is refused when the agent is made."""
+def test_an_object_that_is_not_a_plugin_is_refused(nonsense: object) -> None:
+    """Ours: the error is raised when the agent is created."""
     with pytest.raises(InvalidPlugin, match="is not a plugin"):
         Agent("scripted:x", plugins=[nonsense])
 
 
 @pytest.mark.parametrize("plugins", ["counter", 3, None])
-def test_plugins_are_a_list(plugins: Any) -> None:
-    """Ours: a string must not be read as a list of letters."""
+def test_plugins_must_be_a_list(plugins: Any) -> None:
+    """Ours: a string must not be read as a list of characters."""
     with pytest.raises(InvalidArgument, match="plugins= takes a list"):
         Agent("scripted:x", plugins=plugins)
 
 
-def test_a_factory_with_a_bad_id_is_refused() -> None:
-    """Ours: hand-made factories are checked like classes."""
+def test_a_factory_with_an_invalid_id_is_refused() -> None:
+    """Ours: custom factories are validated like classes."""
 
     class Factory:
         id = "Not An Id"
@@ -197,10 +197,10 @@ def test_a_subclass_may_override_a_hook() -> None:
     assert heard == ["derived"]
 
 
-# Memory
+# State
 
 
-def test_assigning_state_raises_the_revision_and_touching_too() -> None:
+def test_assigning_or_touching_the_state_raises_its_revision() -> None:
     """Seed: the revision increases whenever the state changes."""
     plugin = Counter()
     assert (plugin.state, plugin.revision) == (None, 0)
@@ -211,7 +211,7 @@ def test_assigning_state_raises_the_revision_and_touching_too() -> None:
     assert plugin.revision == 2
 
 
-def test_state_comes_back_with_its_revision() -> None:
+def test_state_is_restored_with_its_revision() -> None:
     """Seed: a snapshot restores the state and the revision."""
     plugin = Counter()
     plugin.state = {"n": 3}
@@ -222,7 +222,7 @@ def test_state_comes_back_with_its_revision() -> None:
     assert (other.state, other.revision) == ({"n": 3}, 1)
 
 
-def test_nothing_to_restore_changes_nothing() -> None:
+def test_restoring_an_empty_entry_changes_nothing() -> None:
     """Seed: no entry in the snapshot means restore with state None."""
     plugin = Counter()
     plugin.restore(PluginSnapshotMeta(plugin_id="counter", plugin_version="1", revision=0), NO_ARTIFACTS)
@@ -262,13 +262,13 @@ def test_options_set_attributes() -> None:
 
 
 @pytest.mark.parametrize("options", [{"stp": 1}, {"session": 1}, {"_state": 1}, [1], "step", 3])
-def test_options_that_do_not_fit_are_refused_with_the_plugins_name(options: Any) -> None:
+def test_invalid_options_are_refused_with_the_plugins_name(options: Any) -> None:
     """Ours: a misspelt option must not be ignored."""
     with pytest.raises(InvalidArgument, match="plugin 'counter'"):
         Counter().build(context(PluginOptions(plugins={"counter": options})))
 
 
-def test_a_plugin_may_read_its_options_itself() -> None:
+def test_a_plugin_may_parse_its_options_itself() -> None:
     """Ours: options are opaque to everything but the plugin."""
 
     class Own(Plugin):
@@ -280,7 +280,7 @@ def test_a_plugin_may_read_its_options_itself() -> None:
     assert Own().build(context(PluginOptions.typed("own", {"level": 2}))).level == 4
 
 
-def test_options_hold_for_a_session_and_are_refused_when_it_is_opened(memory: Place) -> None:
+def test_options_apply_to_a_session_and_are_validated_when_it_is_opened(memory: Place) -> None:
     """Seed: options are applied whenever a session is opened."""
 
     class Sayer(Plugin):
@@ -309,6 +309,6 @@ def test_options_hold_for_a_session_and_are_refused_when_it_is_opened(memory: Pl
     asyncio.run(main())
 
 
-def test_a_plugin_shows_itself_by_its_id() -> None:
+def test_a_plugins_repr_shows_its_id() -> None:
     """Ours: error messages show plugins by their id."""
     assert repr(Counter()) == "<plugin counter>"

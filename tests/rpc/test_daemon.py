@@ -87,8 +87,8 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
         await serving
 
 
-async def test_every_method_of_the_sandbox_is_there(daemon: Daemon) -> None:
-    """Seed: the daemon has methods for sessions, tools, policy and approvals, by these names."""
+async def test_every_method_of_the_sandbox_is_available(daemon: Daemon) -> None:
+    """Seed: the daemon has methods for sessions, tools, policy and approvals, under these names."""
     async with daemon.client() as client:
         made = await client.call("session.create", session_id="a", limits={"cpu_ms": 1000})
         assert made["meta"]["id"] == "a"
@@ -117,7 +117,7 @@ async def test_every_method_of_the_sandbox_is_there(daemon: Daemon) -> None:
     }  # fmt: skip
 
 
-async def test_an_approval_is_decided_by_the_user_on_the_other_side(daemon: Daemon) -> None:
+async def test_an_approval_is_decided_by_the_user_at_the_other_end(daemon: Daemon) -> None:
     """Seed: a decision records the user of the connection, not the name in the request."""
     async with daemon.client() as client:
         waiting = await client.call("session.run", code="pay(5)")
@@ -132,7 +132,7 @@ async def test_an_approval_is_decided_by_the_user_on_the_other_side(daemon: Daem
         assert await client.refused("approvals.decide", **decision) == "APPROVAL_ALREADY_DECIDED"
 
 
-async def test_what_cannot_be_done_is_an_error_with_its_code(daemon: Daemon) -> None:
+async def test_invalid_requests_get_an_error_with_a_code(daemon: Daemon) -> None:
     """Seed: METHOD_NOT_FOUND, INVALID_ARGUMENT, SESSION_NOT_FOUND, INVALID_SESSION_ID."""
     async with daemon.client() as client:
         assert await client.refused("session.eat") == "METHOD_NOT_FOUND"
@@ -143,8 +143,8 @@ async def test_what_cannot_be_done_is_an_error_with_its_code(daemon: Daemon) -> 
         assert await client.refused("tools.describe", name="none") == "UNKNOWN_TOOL"
 
 
-async def test_runs_of_other_clients_go_on_beside_a_long_one(daemon: Daemon) -> None:
-    """Seed: concurrent requests; `session.cancel` ends a run that another connection waits for."""
+async def test_other_clients_can_run_code_during_a_long_run(daemon: Daemon) -> None:
+    """Seed: requests are concurrent; `session.cancel` ends a run that another connection waits for."""
     async with daemon.client() as slow, daemon.client() as quick:
         long = asyncio.ensure_future(slow.call("session.run", session_id="long", code="while True: pass"))
         assert (await quick.call("session.run", session_id="quick", code="1 + 1"))["result"] == 2
@@ -153,7 +153,7 @@ async def test_runs_of_other_clients_go_on_beside_a_long_one(daemon: Daemon) -> 
         assert (await long)["status"] == "cancelled"
 
 
-async def test_a_run_ends_and_is_stored_when_its_client_leaves(daemon: Daemon) -> None:
+async def test_a_run_finishes_and_is_stored_when_its_client_disconnects(daemon: Daemon) -> None:
     """Ours: a run belongs to its session, not to its connection."""
     async with daemon.client() as client:
         request = {"method": "session.run", "params": {"session_id": "kept", "code": "x = 5"}}
@@ -164,12 +164,12 @@ async def test_a_run_ends_and_is_stored_when_its_client_leaves(daemon: Daemon) -
             await asyncio.sleep(0.01)
 
 
-async def test_only_its_user_can_use_the_socket(daemon: Daemon) -> None:
+async def test_only_its_owner_can_use_the_socket(daemon: Daemon) -> None:
     """Seed: other users have no access to the socket file."""
     assert stat.S_IMODE(daemon.path.stat().st_mode) == 0o600
 
 
-async def test_shutdown_answers_what_runs_and_removes_the_socket(daemon: Daemon) -> None:
+async def test_shutdown_answers_running_requests_and_removes_the_socket(daemon: Daemon) -> None:
     """Seed: the daemon shuts down cleanly."""
     async with daemon.client() as client:
         waiting = asyncio.ensure_future(client.call("session.run", code="sum(range(100000))"))
@@ -181,7 +181,7 @@ async def test_shutdown_answers_what_runs_and_removes_the_socket(daemon: Daemon)
     assert not daemon.path.exists()
 
 
-async def test_a_path_in_use_is_refused_and_a_leftover_is_replaced(daemon: Daemon, tmp_path: Path) -> None:
+async def test_a_socket_in_use_is_refused_and_a_stale_one_is_replaced(daemon: Daemon, tmp_path: Path) -> None:
     """Ours: two daemons never share a socket, and a crash does not block the next start."""
 
     async def serve(read: Read, write: Write, user: str) -> None:
@@ -198,8 +198,8 @@ async def test_a_path_in_use_is_refused_and_a_leftover_is_replaced(daemon: Daemo
 
 
 @pytest.mark.slow
-def test_over_stdio_every_request_is_answered_before_it_ends(tmp_path: Path) -> None:
-    """Seed: `--listen stdio`; what a tool prints goes to standard error."""
+def test_over_stdio_every_request_is_answered_before_exit(tmp_path: Path) -> None:
+    """Seed: `--listen stdio`; a tool's output goes to standard error."""
     tools = tmp_path / "tools.py"
     tools.write_text(
         'from standfast import tool\n@tool(side_effect="none")\ndef noisy() -> int:\n    "x"\n'
@@ -224,8 +224,8 @@ def test_over_stdio_every_request_is_answered_before_it_ends(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_sigterm_ends_the_daemon_in_order(tmp_path: Path) -> None:
-    """Seed: clean shutdown, also while a client is connected, and a restart after SIGKILL."""
+def test_sigterm_shuts_the_daemon_down_cleanly(tmp_path: Path) -> None:
+    """Seed: shutdown is clean even while a client is connected, and a restart works after SIGKILL."""
     path = tmp_path / "d.sock"
     words = ["daemon", "--listen", f"unix:{path}", "--store", str(tmp_path / "data")]
 

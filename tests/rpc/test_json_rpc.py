@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Wire:
-    """The other side of a peer: the bytes that it sends, and the responses that it gets."""
+    """The other end of a peer: the bytes that it sends, and the responses that it gets."""
 
     def __init__(self, *sent: bytes) -> None:
         self.sent = asyncio.Queue[bytes]()
@@ -57,7 +57,7 @@ async def test_a_request_gets_its_result_under_its_id() -> None:
     assert found == [{"jsonrpc": "2.0", "id": "a", "result": {"method": "hello", "params": [1]}}]
 
 
-async def test_lines_may_come_in_any_pieces() -> None:
+async def test_lines_may_arrive_in_any_pieces() -> None:
     """Ours: a read may end in the middle of a line."""
     data = call(1, "a") + b"\r\n\n" + call(2, "b") + call(3, "c").rstrip(b"\n")
     found = await answers([data[place : place + 1] for place in range(len(data))])
@@ -85,14 +85,14 @@ async def test_a_notification_gets_no_response_even_if_it_fails() -> None:
         (call(1, "break").strip(), -32603),
     ],
 )
-async def test_input_that_is_wrong_gets_its_error_and_the_connection_stays(line: bytes, code: int) -> None:
+async def test_malformed_input_gets_an_error_and_the_connection_stays_open(line: bytes, code: int) -> None:
     """Seed: malformed input is answered with an error, and does not end the connection."""
     wrong, right = await answers([line + b"\n", call(9, "after")])
     assert wrong["error"]["code"] == code
     assert right["id"] == 9
 
 
-async def test_an_error_carries_our_code_and_hint() -> None:
+async def test_an_error_has_our_code_and_hint() -> None:
     """Ours: the data of an error is our error object."""
     [found] = await answers([call(1, "fail")])
     assert found["error"]["message"] == "this is wrong"
@@ -116,8 +116,8 @@ async def test_a_line_that_is_too_long_is_refused_and_skipped() -> None:
     assert right["id"] == 2
 
 
-async def test_requests_run_at_once_and_too_many_are_refused() -> None:
-    """Seed: requests run concurrently, and their number is limited."""
+async def test_requests_run_concurrently_and_too_many_are_refused() -> None:
+    """Seed: the number of concurrent requests is limited."""
     release, wire = asyncio.Event(), Wire()
 
     async def wait(method: str, params: Any) -> str:
@@ -138,7 +138,7 @@ async def test_requests_run_at_once_and_too_many_are_refused() -> None:
     assert len(wire.received()) == MAX_REQUESTS
 
 
-async def test_a_request_of_our_own_gets_the_response_of_its_id() -> None:
+async def test_our_own_request_gets_the_response_with_its_id() -> None:
     """Ours: ACP asks the editor for permission over the same connection."""
     wire = Wire()
     peer = RpcPeer(wire.sent.get, wire.write, handle)

@@ -30,12 +30,12 @@ async def add_later(a: int, b: int = 1) -> int:
 
 @tool(side_effect="read")
 def echo(value: Any) -> Any:
-    """Give back what came in."""
+    """Return the argument."""
     return value
 
 
 class Meeting:
-    """A tool that returns only once *size* calls of it run at the same time."""
+    """A tool that returns only once *size* calls to it run at the same time."""
 
     def __init__(self) -> None:
         self.barriers: dict[str, threading.Barrier] = {}
@@ -52,7 +52,7 @@ _meeting = Meeting()
 
 @tool(side_effect="read")
 def meet(place: str, size: int, value: int = 0) -> int:
-    """Come back when all are here."""
+    """Return once all callers have arrived."""
     _meeting.wait(place, size)
     return value
 
@@ -63,7 +63,7 @@ _counts: dict[str, int] = {}
 
 @tool(side_effect="read", loop="runtime")
 async def meet_later(place: str, size: int, value: int = 0) -> int:
-    """Come back when all are here, on the loop."""
+    """Return once all callers have arrived, without blocking the loop."""
     event = _arrived.setdefault(place, asyncio.Event())
     _counts[place] = _counts.get(place, 0) + 1
     if _counts[place] >= size:
@@ -74,7 +74,7 @@ async def meet_later(place: str, size: int, value: int = 0) -> int:
 
 @tool(side_effect="read")
 def fail(kind: str = "ValueError") -> None:
-    """Fail as told."""
+    """Fail in the requested way."""
     if kind == "ToolError":
         raise ToolError("OUT_OF_STOCK", "none left")
     raise {"ValueError": ValueError, "KeyError": KeyError, "OSError": OSError}[kind]("told so")
@@ -82,14 +82,14 @@ def fail(kind: str = "ValueError") -> None:
 
 @tool(side_effect="read", limits=CapabilityLimits(timeout_ms=60_000))
 def hang(seconds: float = 30) -> str:
-    """Take long."""
+    """Take a long time."""
     time.sleep(seconds)
     return "slept"
 
 
 @tool(side_effect="read", limits=CapabilityLimits(timeout_ms=60_000))
 async def hang_later(seconds: float = 30) -> str:
-    """Take long, on the loop."""
+    """Take a long time, without blocking the loop."""
     await asyncio.sleep(seconds)
     return "slept"
 
@@ -109,7 +109,7 @@ GUEST_TOOLS = [add, add_later, echo, meet, meet_later, fail, hang, hang_later, n
 
 @pytest.fixture
 def noted() -> list[Any]:
-    """Return the arguments of `note` in this test."""
+    """Return the arguments that `note` received in this test."""
     _calls.clear()
     return _calls
 
@@ -144,7 +144,7 @@ def value(run: Run) -> Callable[..., Any]:
 
 @pytest.fixture
 def code_of(run: Run) -> Callable[..., str]:
-    """Return a function that runs code that must fail, and returns the code of its error."""
+    """Return a function that runs code that must fail, and returns its error code."""
 
     def go(code: str, **options: Any) -> str:
         result = run(code, **options)

@@ -1,4 +1,4 @@
-"""Guest code that tries to use up the host: time, memory, output, calls, stack."""
+"""Guest code that tries to exhaust the host: time, memory, output, calls, stack."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 
@@ -19,7 +19,7 @@ CPU, MEMORY, STACK, OUTPUT, CALLS = (
     "EXTERNAL_CALLS_EXCEEDED",
 )
 FINE = "fine"
-"""The engine copes: any ordinary ending will do, as long as it comes in time."""
+"""The engine copes: any ordinary ending is acceptable, as long as it comes in time."""
 
 ATTACKS: list[tuple[str, str, set[str]]] = [
     ("endless loop", "while True:\n    pass", {CPU}),
@@ -120,7 +120,7 @@ ATTACKS: list[tuple[str, str, set[str]]] = [
 def test_an_attack_on_resources_ends_in_time_and_leaves_the_session_usable(
     box: BlockingSandbox, sid: str, name: str, code: str, expected: set[str]
 ) -> None:
-    """Ours: SPEC §5, no guest code can hang, kill or slow the host beyond limit + 1 s."""
+    """Ours: SPEC §5; no guest code can hang, kill or slow the host for longer than its limit + 1 s."""
     box.run("mine = 41", session=sid)
     started = time.monotonic()
     result = box.run(code, session=sid, limits=LIMITS)
@@ -131,7 +131,7 @@ def test_an_attack_on_resources_ends_in_time_and_leaves_the_session_usable(
     limit = (
         LIMITS["wall_ms"] if found == "TIMEOUT_WALL" or name in ("tasks", "deadlock") else LIMITS["cpu_ms"]
     )
-    if took >= limit / 1000 + 1:  # a busy machine now and then takes its time; once more must be in time
+    if took >= limit / 1000 + 1:  # a busy machine is slow now and then; another attempt must be in time
         started = time.monotonic()
         box.run(code, session=sid, limits=LIMITS)
         took = time.monotonic() - started

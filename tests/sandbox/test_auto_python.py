@@ -24,7 +24,7 @@ INHERITS = "class Mine(dict):\n    pass\nlen(Mine(a=1))"
 
 
 class Functions:
-    """What these cells may call."""
+    """The functions that these cells may call."""
 
     def __contains__(self, name: object, /) -> bool:
         return name in ("add", "finish")
@@ -71,7 +71,7 @@ def left(end: CellEnd) -> bytes:
     return end.state
 
 
-def test_code_that_monty_runs_stays_there(auto: AutoPython) -> None:
+def test_code_that_monty_supports_stays_on_monty(auto: AutoPython) -> None:
     """Ours: the session does not move, and there is no note."""
     first = finished(opened(auto, "x = [1, 2]"))
     second = finished(opened(auto, "sum(x) + add(1)", left(first)))
@@ -79,7 +79,7 @@ def test_code_that_monty_runs_stays_there(auto: AutoPython) -> None:
 
 
 def test_code_that_monty_refuses_moves_the_session_with_its_variables(auto: AutoPython) -> None:
-    """Ours: values, functions and imports are there, and the result says what happened."""
+    """Ours: values, functions and imports move along, and a note reports the move."""
     before = "import math\nx = [1, {'a': (2, 3)}]\ndef twice(n=2):\n    return n * len(x)\nname = 'ä'"
     first = finished(opened(auto, before))
     moved = finished(opened(auto, f"{INHERITS}\n[x, twice(), twice(5), math.floor(2.5), name]", left(first)))
@@ -92,7 +92,7 @@ def test_code_that_monty_refuses_moves_the_session_with_its_variables(auto: Auto
     assert auto.names(left(moved)) == ["Mine", "math", "name", "twice", "x"]
 
 
-def test_a_session_moves_once(auto: AutoPython) -> None:
+def test_a_session_moves_only_once(auto: AutoPython) -> None:
     """Ours: the session stays on CPython, without further notes."""
     moved = finished(opened(auto, INHERITS))
     after = finished(
@@ -117,14 +117,14 @@ def test_a_session_moves_once(auto: AutoPython) -> None:
         "from typing import TypeVar\nT = TypeVar('T')\n5",
     ],
 )
-def test_whatever_monty_lacks_is_there(auto: AutoPython, code: str) -> None:
-    """Ours: a user never meets the limits of the smaller engine."""
+def test_every_feature_that_monty_lacks_works(auto: AutoPython, code: str) -> None:
+    """Ours: a user never notices the limits of the smaller engine."""
     end = finished(opened(auto, code))
     assert (end.result, end.error) == (5, None)
     assert end.notes
 
 
-def test_what_cannot_be_taken_along_is_named(auto: AutoPython) -> None:
+def test_variables_that_cannot_be_moved_are_named(auto: AutoPython) -> None:
     """Ours: an instance, or a value that holds a function, cannot be moved."""
     before = "class P:\n    def __init__(self):\n        self.v = 1\np = P()\nfs = [len]\nx = 1"
     moved = finished(opened(auto, INHERITS, left(finished(opened(auto, before)))))
@@ -132,14 +132,14 @@ def test_what_cannot_be_taken_along_is_named(auto: AutoPython) -> None:
     assert auto.names(left(moved)) == ["Mine", "P", "x"]
 
 
-def test_a_name_that_was_never_bound_is_not_missed(auto: AutoPython) -> None:
+def test_a_name_that_was_never_bound_is_not_reported_as_lost(auto: AutoPython) -> None:
     """Bug: a name whose binding had failed was reported as lost."""
     failed = finished(opened(auto, "x = 1\ny = x / 0"))
     moved = finished(opened(auto, INHERITS, left(failed)))
     assert "taken along" not in moved.notes[0]
 
 
-def test_a_cell_that_has_called_something_does_not_move(auto: AutoPython) -> None:
+def test_a_cell_that_has_made_a_call_does_not_move(auto: AutoPython) -> None:
     """Ours: the call would be made twice if the cell were rerun elsewhere."""
     made: list[str] = []
     run = opened(auto, "x = add(1)\nimport statistics")
@@ -153,7 +153,7 @@ def test_a_cell_that_has_called_something_does_not_move(auto: AutoPython) -> Non
     assert step.notes == ()
 
 
-def test_a_cell_that_was_answered_on_the_spot_does_not_move(auto: AutoPython) -> None:
+def test_a_cell_with_an_immediately_answered_call_does_not_move(auto: AutoPython) -> None:
     """Ours: the host has already acted on the call that it answered."""
     heard: list[str] = []
 
@@ -167,7 +167,7 @@ def test_a_cell_that_was_answered_on_the_spot_does_not_move(auto: AutoPython) ->
     assert end.notes == ()
 
 
-def test_errors_of_the_code_itself_move_nothing(auto: AutoPython) -> None:
+def test_errors_in_the_code_itself_do_not_move_the_session(auto: AutoPython) -> None:
     """Ours: an error in the code is the same on every engine."""
     for code in ("nothing + 1", "1 / 0", "import nowhere_at_all", "'a'.nothing", "next([1])", "len(5)"):
         end = finished(opened(auto, f"x = 1\n{code}"))
@@ -176,7 +176,7 @@ def test_errors_of_the_code_itself_move_nothing(auto: AutoPython) -> None:
         assert "x" in auto.monty.names(msgspec.msgpack.decode(left(end))["state"])
 
 
-def test_a_moved_cell_is_suspended_and_resumes_elsewhere(auto: AutoPython) -> None:
+def test_a_moved_cell_can_be_suspended_and_resumed_elsewhere(auto: AutoPython) -> None:
     """Ours: the suspended bytes contain the pause and the move."""
     first = finished(opened(auto, "x = 4"))
     code = f"{INHERITS}\ny = add(1) + x\ny"
@@ -203,8 +203,8 @@ def test_a_suspended_cell_on_monty_resumes_there(auto: AutoPython) -> None:
     assert (moved.result, moved.error) == (5, None)
 
 
-def test_a_state_of_monty_alone_is_a_session_on_monty(auto: AutoPython) -> None:
-    """Ours: an agent may get the larger engine later."""
+def test_a_plain_monty_state_opens_as_a_session_on_monty(auto: AutoPython) -> None:
+    """Ours: an agent may switch to the larger engine later."""
     request = CellRequest(key="m", code="x = 3", limits=LIMITS, functions=Functions())
     end = auto.monty.open(request).start()
     assert isinstance(end, CellEnd)
@@ -212,7 +212,7 @@ def test_a_state_of_monty_alone_is_a_session_on_monty(auto: AutoPython) -> None:
     assert (moved.result, moved.error) == (3, None)
 
 
-def test_the_check_says_nothing_of_what_the_other_engine_can_do(auto: AutoPython) -> None:
+def test_a_check_accepts_what_only_the_other_engine_supports(auto: AutoPython) -> None:
     """Ours: any module of the standard library passes; a missing module or an unknown name does not."""
 
     def messages(code: str) -> list[str]:
@@ -251,13 +251,13 @@ def test_a_stopped_cell_ends(auto: AutoPython) -> None:
         ("ValueError: NameError: name 'memoryview' is not defined", False),
     ],
 )
-def test_a_lacking_feature_is_recognized_by_the_error(message: str, moves: bool) -> None:
+def test_a_missing_feature_is_recognized_by_the_error(message: str, moves: bool) -> None:
     """Ours: a session moves only for features that CPython has."""
     error = ErrorObject(code=Code.RUNTIME_ERROR, message=message)
     assert lacking(error) is moves
 
 
-def test_definitions_are_whole() -> None:
+def test_definitions_are_extracted_completely() -> None:
     """Ours: decorators, imports of several names, and two statements on a line are handled."""
     code = (
         "import a.b, c as d; x = 1\n"
@@ -273,7 +273,7 @@ def test_definitions_are_whole() -> None:
     assert definitions_in("x = (") == {}
 
 
-def test_literals_are_read_back_as_equal_values() -> None:
+def test_literals_evaluate_to_equal_values() -> None:
     """Ours: this holds for every value that Monty returns."""
     values: list[Any] = [
         None,
@@ -301,8 +301,8 @@ def test_literals_are_read_back_as_equal_values() -> None:
     assert literal(deep) is None
 
 
-def test_a_move_that_stands_still_frees_its_worker(auto: AutoPython) -> None:
-    """Bug: definitions that wait when they are repeated kept their worker."""
+def test_a_move_that_pauses_frees_its_worker(auto: AutoPython) -> None:
+    """Bug: definitions that paused when they were repeated kept their worker."""
     state = finished(opened(auto, "def f(): return 1", key="waits")).state
     assert state is not None
     place = msgspec.msgpack.decode(state, type=_OnMonty)

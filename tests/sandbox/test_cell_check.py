@@ -1,4 +1,4 @@
-"""The faults that are found in a cell before it runs, and code that must pass."""
+"""Faults that a check finds in a cell before it runs, and code that must pass."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add(a: int, b: int = 1) -> int:
 
 @tool(side_effect="read")
 def order(item: Item, tags: list[str] | None = None, *, how: Literal["slow", "fast"] = "slow") -> str:
-    """Order something."""
+    """Place an order."""
     return item.name
 
 
@@ -111,7 +111,7 @@ def found(engine: MontyCells) -> Found:
 
 
 def left_by(engine: MontyCells, code: str) -> bytes:
-    """Return the state that code leaves."""
+    """Return the state after running code."""
     end = engine.open(CellRequest(key="s", code=code, limits=SessionLimits(), functions=FUNCTIONS)).start()
     assert isinstance(end, CellEnd)
     assert end.state is not None
@@ -147,7 +147,7 @@ def left_by(engine: MontyCells, code: str) -> bytes:
         ("await add('1')", "add(): a is '1', not integer"),
     ],
 )
-def test_arguments_that_a_function_does_not_take_are_found(found: Found, code: str, message: str) -> None:
+def test_arguments_that_a_function_does_not_accept_are_found(found: Found, code: str, message: str) -> None:
     """Seed: a wrong call is reported before the code has done anything."""
     (item,) = found(code)
     assert (item.code, item.message, item.severity) == (Code.TYPE_ERROR, message, Severity.ERROR)
@@ -164,15 +164,15 @@ def test_the_hint_shows_the_signature(found: Found) -> None:
 
 
 def test_an_unknown_function_is_found_with_a_suggestion(found: Found) -> None:
-    """Seed: an unknown tool is reported with the name that might have been meant."""
+    """Seed: an unknown tool is reported with the name that was probably meant."""
     (item,) = found("x = 1\nserch('a')")
     assert (item.code, item.hint) == (Code.UNKNOWN_TOOL, "did you mean search?")
     assert item.span is not None
     assert (item.span.line, item.span.column, item.span.end_column) == (2, 1, 6)
 
 
-def test_names_of_the_session_are_known(engine: MontyCells, found: Found) -> None:
-    """Ours: functions of earlier cells can be called, even if they hide a tool."""
+def test_a_check_knows_the_names_of_the_session(engine: MontyCells, found: Found) -> None:
+    """Ours: functions of earlier cells can be called, even if they shadow a tool."""
     state = left_by(engine, "def mine(x):\n    return x\ndef add(text, more, most):\n    return text")
     assert found("mine(1)\nadd('a', 'b', 'c')", state=state) == []
     assert [item.code for item in found("mine(1)")] == [Code.UNKNOWN_TOOL]
@@ -200,15 +200,15 @@ def test_names_of_the_session_are_known(engine: MontyCells, found: Found) -> Non
         "if x:\n    for n in y:\n        data = n",
     ],
 )
-def test_binding_an_input_is_found(found: Found, code: str) -> None:
+def test_assigning_to_an_input_is_found(found: Found, code: str) -> None:
     """Ours: inputs are read-only, because they are not part of the state."""
     assert [(item.code, item.message) for item in found(f"x = y = []\n{code}")] == [
         (Code.TYPE_ERROR, "data is an input and read-only; bind another name")
     ]
 
 
-def test_a_module_that_there_is_not_is_found(found: Found) -> None:
-    """Ours: an import in the last line must not fail after the effects before it."""
+def test_importing_an_unknown_module_is_found(found: Found) -> None:
+    """Ours: an import on the last line must not fail after the effects before it."""
     items = found("add(1)\nimport pandas as pd, json\nfrom requests.api import get")
     assert [(item.code, item.message) for item in items] == [
         (Code.UNSUPPORTED_FEATURE, "there is no module 'pandas'"),
@@ -216,7 +216,7 @@ def test_a_module_that_there_is_not_is_found(found: Found) -> None:
     ]
 
 
-def test_places_count_characters(found: Found) -> None:
+def test_columns_count_characters(found: Found) -> None:
     """Ours: columns count characters, as editors do."""
     (item,) = found("x = 'äöü'; serch('ü')")
     assert item.span is not None
@@ -225,21 +225,21 @@ def test_places_count_characters(found: Found) -> None:
 
 @pytest.mark.parametrize("code", ["x = (1,\ny = 2", "for x in y print(x)", "f(1", "x = 'abc", "  x = 1\ny"])
 def test_syntax_errors_are_found(found: Found, code: str) -> None:
-    """Seed: code that cannot be parsed is reported with its place."""
+    """Seed: code that cannot be parsed is reported with its position."""
     items = found(code)
     assert items[0].code == Code.SYNTAX_ERROR
     assert items[0].span is not None
 
 
-def test_code_that_is_not_text_is_refused(engine: MontyCells, found: Found) -> None:
+def test_code_with_a_lone_surrogate_is_refused(engine: MontyCells, found: Found) -> None:
     """Bug: half of a surrogate pair cannot be passed to the engine, and must not break the host."""
     assert [item.code for item in found("x = '\ud800'")] == [Code.SYNTAX_ERROR]
     with pytest.raises(InvalidArgument):
         left_by(engine, "x = '\ud800'")
 
 
-def test_syntax_that_only_the_engine_knows_is_no_error(found: Found) -> None:
-    """Bug: the host's Python is older than the language of the guest, which nests quotes in f-strings."""
+def test_syntax_that_only_the_engine_supports_is_not_an_error(found: Found) -> None:
+    """Bug: the host's Python is older than the guest's language, which nests quotes in f-strings."""
     assert found("d = {'x': 1}\nf'{d['x']}'") == []
     assert found("def first[T](xs: list[T]) -> T:\n    return xs[0]") == []
     assert [item.code for item in found("d = {}\nf'{d['x']}'\ny = (")] == [Code.SYNTAX_ERROR]
@@ -277,7 +277,7 @@ def test_syntax_that_only_the_engine_knows_is_no_error(found: Found) -> None:
         "# nothing",
     ],
 )
-def test_code_that_may_be_right_is_left_alone(found: Found, code: str) -> None:
+def test_code_that_may_be_correct_is_accepted(found: Found, code: str) -> None:
     """Ours: a false alarm costs a model call, a missed fault costs nothing extra."""
     assert found(code) == []
 
@@ -301,12 +301,12 @@ def test_a_strict_check_finds_what_the_engine_refuses(found: Found) -> None:
 
 
 def test_a_strict_check_knows_the_session(engine: MontyCells, found: Found) -> None:
-    """Ours: a variable that hides a tool is not checked as that tool."""
+    """Ours: a variable that shadows a tool is not checked as that tool."""
     state = left_by(engine, "def add(text):\n    return text\nrows = [1]")
     assert found("add('x')\nrows.append(len(data))", state=state, check="types") == []
 
 
-def test_touched_names_are_those_that_are_read(engine: MontyCells) -> None:
+def test_touched_names_are_the_names_that_code_reads(engine: MontyCells) -> None:
     """Ours: only values that the code reads are loaded."""
     names = ("data", "history", "files", "other", "inputs")
     code = (
@@ -322,7 +322,7 @@ def test_touched_names_are_those_that_are_read(engine: MontyCells) -> None:
     assert engine.touched("data[", names).names == {}
 
 
-def test_names_of_a_state_are_those_it_binds(engine: MontyCells) -> None:
+def test_a_state_lists_the_names_it_binds(engine: MontyCells) -> None:
     """Ours: an empty state binds nothing."""
     assert engine.names(b"") == []
     assert engine.names(left_by(engine, "b = 1\nimport json\nfor a in 'x':\n    pass")) == ["a", "b", "json"]

@@ -35,7 +35,7 @@ STOPPED = ErrorObject(code=Code.CANCELLED, message="enough")
 
 
 class Functions:
-    """What these cells may call."""
+    """The functions that these cells may call."""
 
     def __init__(self, *names: str) -> None:
         self._all = {name: Capability(name=name, description="", input_schema={}) for name in names}
@@ -69,7 +69,7 @@ def engine() -> Iterator[MontyCells]:
 
 @pytest.fixture
 def other() -> Iterator[MontyCells]:
-    """Another engine with processes of its own, as another host process would have."""
+    """Another engine with its own processes, as another host process would have."""
     cells = MontyCells(capacity=2)
     yield cells
     cells.close()
@@ -91,7 +91,7 @@ def ended(step: CellStep) -> CellEnd:
 
 
 def made(step: CellStep) -> list[tuple[int, str]]:
-    """Return number and name of each call of a pause."""
+    """Return the number and name of each call of a pause."""
     assert isinstance(step, CellPause), step
     return [(call.number, call.name) for call in step.calls]
 
@@ -103,30 +103,30 @@ def value(of: Any, at_ms: int = 0) -> CallAnswer:
 # ── pauses and answers ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_engine_is_what_the_port_asks_for(engine: MontyCells) -> None:
+def test_the_engine_implements_its_port(engine: MontyCells) -> None:
     """Ours: the runtime uses engines only through their port."""
     port: CodeEngine = engine
     assert port.language == "python"
 
 
-def test_a_plain_call_pauses_the_cell_and_its_answer_ends_it(cell: Open) -> None:
-    """Seed: calls inside code go through the same handling as any other call."""
+def test_a_plain_call_pauses_the_cell_until_it_is_answered(cell: Open) -> None:
+    """Seed: calls inside code are handled like any other call."""
     run = cell("y = add(1, b=2)\ny + 1")
     assert run.start() == CellPause((CellCall(number=1, name="add", args=[1], kwargs={"b": 2}, line=1),))
     end = ended(run.answer(1, value(3)))
     assert (end.result, end.error, end.calls_made) == (4, None, 1)
 
 
-def test_a_state_is_what_the_next_cell_starts_from(engine: MontyCells, cell: Open) -> None:
-    """Seed: variables live on between cells."""
+def test_the_next_cell_starts_from_the_saved_state(engine: MontyCells, cell: Open) -> None:
+    """Seed: variables persist between cells."""
     first = ended(cell("x = [1]\ndef f():\n    return x").start())
     assert first.state is not None
     assert engine.names(first.state) == ["f", "x"]
     assert ended(cell("x.append(2)\nf()", state=first.state).start()).result == [1, 2]
 
 
-def test_a_worker_that_holds_another_state_is_not_used(cell: Open) -> None:
-    """Ours: after a rewind, the same key comes with an earlier state."""
+def test_a_worker_that_holds_a_different_state_is_not_used(cell: Open) -> None:
+    """Ours: after a rewind, the same key arrives with an earlier state."""
     first = ended(cell("x = 1").start())
     assert first.state is not None
     assert ended(cell("x = 2\nx", state=first.state).start()).result == 2
@@ -134,7 +134,7 @@ def test_a_worker_that_holds_another_state_is_not_used(cell: Open) -> None:
     assert ended(cell("x", state=b"").start()).error is not None
 
 
-def test_awaited_calls_are_made_together(cell: Open) -> None:
+def test_awaited_calls_are_made_concurrently(cell: Open) -> None:
     """Seed: `asyncio.gather` over tools runs them concurrently."""
     run = cell("import asyncio\nawait asyncio.gather(add(1), fetch(2), add(3))")
     assert made(run.start()) == [(1, "add"), (2, "fetch"), (3, "add")]
@@ -144,7 +144,7 @@ def test_awaited_calls_are_made_together(cell: Open) -> None:
 
 
 def test_code_that_awaits_each_call_continues_in_the_order_of_the_answers(cell: Open) -> None:
-    """Ours: the course of a cell depends only on the order of its results."""
+    """Ours: the execution of a cell depends only on the order of its results."""
     code = """
 import asyncio
 seen = []
@@ -162,8 +162,8 @@ seen
     assert ended(run.answer(3, value("third"))).result == ["second", "first", "fourth", "third"]
 
 
-def test_a_plain_call_is_reported_with_the_awaited_ones_before_it(cell: Open) -> None:
-    """Ours: no call waits for a later pause."""
+def test_a_plain_call_is_reported_together_with_pending_awaited_calls(cell: Open) -> None:
+    """Ours: no call has to wait for a later pause."""
     run = cell("p = fetch(1)\nq = add(2)\nr = await p\n[q, r]")
     assert made(run.start()) == [(1, "fetch"), (2, "add")]
     assert run.answer(1, value("early")) == CellPause()
@@ -171,7 +171,7 @@ def test_a_plain_call_is_reported_with_the_awaited_ones_before_it(cell: Open) ->
 
 
 def test_a_call_that_is_no_longer_awaited_can_still_be_answered(cell: Open) -> None:
-    """Ours: a failed gather leaves calls behind whose results come later."""
+    """Ours: a failed gather leaves calls behind whose results arrive later."""
     code = """
 import asyncio
 try:
@@ -188,8 +188,8 @@ await add(3)
     assert ended(run.answer(3, value("ok"))).result == "ok"
 
 
-def test_an_answer_to_no_call_is_refused(cell: Open) -> None:
-    """Ours: a mistake of the driver must raise."""
+def test_an_answer_to_an_unknown_call_is_refused(cell: Open) -> None:
+    """Ours: a mistake in the driver must raise."""
     run = cell("add(1)")
     run.start()
     with pytest.raises(InvalidArgument):
@@ -198,16 +198,16 @@ def test_an_answer_to_no_call_is_refused(cell: Open) -> None:
     assert run.answer(1, value(1)) is end
 
 
-def test_an_exception_is_raised_where_the_call_is(cell: Open) -> None:
-    """Seed: guest code may catch what a call fails with."""
+def test_an_exception_is_raised_at_the_call(cell: Open) -> None:
+    """Seed: guest code may catch the failure of a call."""
     run = cell("try:\n    add(1)\nexcept ValueError as error:\n    seen = str(error)\nseen")
     run.start()
     end = ended(run.answer(1, CallAnswer(exception=GuestException(type="ValueError", message="no"))))
     assert end.result == "no"
 
 
-def test_an_uncaught_exception_is_the_error_that_it_stands_for(cell: Open) -> None:
-    """Ours: the error code of a denied call survives its way through the guest."""
+def test_an_uncaught_exception_keeps_the_error_code_of_the_failed_call(cell: Open) -> None:
+    """Ours: the error code of a denied call survives its passage through the guest."""
     denied = ErrorObject(code=Code.PERMISSION_DENIED, message="not you")
     run = cell("x = 1\nadd(1)")
     run.start()
@@ -220,7 +220,7 @@ def test_an_uncaught_exception_is_the_error_that_it_stands_for(cell: Open) -> No
     assert end.state is not None
 
 
-def test_an_exception_that_the_engine_does_not_know_is_a_runtime_error(cell: Open) -> None:
+def test_an_exception_type_unknown_to_the_engine_becomes_a_runtime_error(cell: Open) -> None:
     """Ours: a tool's own exception type must not break the cell."""
     run = cell("try:\n    add(1)\nexcept RuntimeError as error:\n    seen = str(error)\nseen")
     run.start()
@@ -229,14 +229,14 @@ def test_an_exception_that_the_engine_does_not_know_is_a_runtime_error(cell: Ope
 
 
 def test_an_argument_that_is_not_json_is_reported_with_the_call(cell: Open) -> None:
-    """Ours: the call is not made, and the code learns why."""
+    """Ours: the call is not made, and the code is given the reason."""
     for argument, what in [("{1, 2}", "set"), ("b'x'", "bytes"), ("lambda: 1", "function")]:
         pause = cell(f"add({argument})").start()
         assert isinstance(pause, CellPause)
         assert pause.calls[0].problem == argument_not_json("add", what)
 
 
-def test_a_function_that_there_is_not_is_an_unknown_tool(cell: Open) -> None:
+def test_an_undefined_function_is_an_unknown_tool(cell: Open) -> None:
     """Seed: an unknown name gets a suggestion."""
     end = ended(cell("ad(1)").start())
     assert end.error is not None
@@ -253,10 +253,10 @@ def test_sleeping_is_a_call(cell: Open) -> None:
     assert ended(run.answer(2, CallAnswer())).result == "slept"
 
 
-# ── answers on the spot ──────────────────────────────────────────────────────────────────────────────
+# ── immediate answers ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_finish_ends_the_code_and_keeps_what_it_bound(engine: MontyCells, cell: Open) -> None:
+def test_finish_ends_the_code_and_keeps_its_variables(engine: MontyCells, cell: Open) -> None:
     """Seed: `finish(value)` ends the turn from inside code; `except Exception` does not stop it."""
     finished: list[Any] = []
 
@@ -274,7 +274,7 @@ def test_finish_ends_the_code_and_keeps_what_it_bound(engine: MontyCells, cell: 
     assert ended(cell("x", state=end.state).start()).result == 1
 
 
-def test_a_call_answered_on_the_spot_has_no_number(cell: Open) -> None:
+def test_a_call_answered_immediately_has_no_number(cell: Open) -> None:
     """Ours: a call without an effect is neither journaled nor counted."""
     now = lambda call: value(call.args[0] * 10) if call.name == "now_or_never" else None  # noqa: E731
     code = "xs = [now_or_never(n) for n in range(5)]\nadd(sum(xs))"
@@ -283,8 +283,8 @@ def test_a_call_answered_on_the_spot_has_no_number(cell: Open) -> None:
     assert ended(run.answer(1, value(1))).calls_made == 1
 
 
-def test_an_awaited_call_can_be_answered_on_the_spot(cell: Open) -> None:
-    """Ours: an immediate answer works for awaited calls, too."""
+def test_an_awaited_call_can_be_answered_immediately(cell: Open) -> None:
+    """Ours: an immediate answer works for awaited calls too."""
     now = lambda call: value(call.args[0]) if call.name == "now_or_never" else None  # noqa: E731
     assert ended(cell("await now_or_never(5)", answer_now=now).start()).result == 5
     run = cell(
@@ -294,7 +294,7 @@ def test_an_awaited_call_can_be_answered_on_the_spot(cell: Open) -> None:
     assert ended(run.answer(1, value(2))).result == [1, 2, 3]
 
 
-def test_an_awaited_call_that_fails_on_the_spot_raises(cell: Open) -> None:
+def test_an_awaited_call_that_fails_immediately_raises(cell: Open) -> None:
     """Ours: `await finish(...)` ends the code like `finish(...)`."""
     leave = lambda call: CallAnswer(exception=GuestException(type="SystemExit", message="bye"))  # noqa: E731
     end = ended(cell("await finish(1)", answer_now=leave).start())
@@ -302,7 +302,7 @@ def test_an_awaited_call_that_fails_on_the_spot_raises(cell: Open) -> None:
     assert end.error.message == "SystemExit: bye"
 
 
-def test_an_answer_on_the_spot_that_breaks_frees_the_worker(other: MontyCells) -> None:
+def test_an_immediate_answer_that_raises_frees_the_worker(other: MontyCells) -> None:
     """Ours: an error in the caller's code must not lose a worker."""
 
     def broken(call: CellCall) -> CallAnswer | None:
@@ -331,7 +331,7 @@ def test_a_suspended_cell_resumes_in_another_engine(cell: Open, other: MontyCell
     assert other.names(end.state) == ["base", "x"]
 
 
-def test_answers_that_could_not_be_handed_over_are_suspended_too(cell: Open, other: MontyCells) -> None:
+def test_undelivered_answers_are_suspended_too(cell: Open, other: MontyCells) -> None:
     """Ours: a result is journaled once and delivered once, whatever happens in between."""
     code = "p = fetch(1)\nq = add(2)\n[q, await p]"
     run = cell(code)
@@ -344,7 +344,7 @@ def test_answers_that_could_not_be_handed_over_are_suspended_too(cell: Open, oth
     assert ended(twice.answer(2, value("q"))).result == ["q", 2**80]
 
 
-def test_a_gather_is_suspended_halfway(cell: Open, other: MontyCells) -> None:
+def test_a_gather_can_be_suspended_halfway(cell: Open, other: MontyCells) -> None:
     """Seed: parallel calls are approved one by one, over days."""
     code = "import asyncio\nawait asyncio.gather(add(1), add(2), asyncio.sleep(3))"
     run = cell(code)
@@ -356,7 +356,7 @@ def test_a_gather_is_suspended_halfway(cell: Open, other: MontyCells) -> None:
     assert ended(taken_up.answer(1, value("one"))).result == ["one", "two", None]
 
 
-def test_a_suspended_cell_still_knows_what_its_errors_mean(cell: Open, other: MontyCells) -> None:
+def test_a_suspended_cell_keeps_the_codes_of_its_errors(cell: Open, other: MontyCells) -> None:
     """Ours: an exception that is raised again later keeps its error code."""
     code = "try:\n    add(1)\nexcept ValueError as error:\n    kept = error\nadd(2)\nraise kept"
     run = cell(code)
@@ -371,7 +371,7 @@ def test_a_suspended_cell_still_knows_what_its_errors_mean(cell: Open, other: Mo
     assert end.error.code == "OUT_OF_STOCK"
 
 
-def test_inputs_of_a_suspended_cell_end_with_it(cell: Open, other: MontyCells) -> None:
+def test_the_inputs_of_a_suspended_cell_end_with_it(cell: Open, other: MontyCells) -> None:
     """Ours: a suspension does not change what is kept."""
     code = "x = len(data) + len(later)\nadd(x)\nlen(data)"
     run = cell(code, inputs={"data": "abc"}, load={"later": "de"}.__getitem__)
@@ -425,7 +425,7 @@ add(list({'b', 'a', 'c'}), hash('text'), str(datetime.datetime.now(datetime.time
 
 
 def journey(engine: MontyCells, *, suspend: bool = False, **options: Any) -> list[CellCall]:
-    """Return all calls of the same cell with the same results."""
+    """Return all calls that the same cell makes when given the same results."""
     run = engine.open(request(CHANCE, **options))
     step: CellStep = run.start()
     calls: list[CellCall] = []
@@ -450,7 +450,7 @@ def test_the_same_cell_makes_the_same_calls_in_another_process(engine: MontyCell
     assert journey(other, now_ms=1_700_000_000_000, seed="turn-8")[0] != calls[0]
 
 
-def test_random_numbers_go_on_from_cell_to_cell(cell: Open, other: MontyCells) -> None:
+def test_random_numbers_continue_from_cell_to_cell(cell: Open, other: MontyCells) -> None:
     """Ours: the state of the random generator is part of the session's state."""
     state = ended(cell("import random\na = random.random()", seed="one").start()).state
     warm = ended(cell("random.random()", state=state, seed="two").start()).result
@@ -458,8 +458,8 @@ def test_random_numbers_go_on_from_cell_to_cell(cell: Open, other: MontyCells) -
     assert warm == loaded
 
 
-def test_time_passes_with_answers_and_never_goes_back(cell: Open) -> None:
-    """Ours: the clock of a cell follows its journal."""
+def test_time_advances_with_answers_and_never_goes_back(cell: Open) -> None:
+    """Ours: a cell's clock follows its journal."""
     run = cell(
         "import time\na = time.time()\nadd()\nb = time.time()\nadd()\n[a, b, time.time()]", now_ms=5_000
     )
@@ -468,7 +468,7 @@ def test_time_passes_with_answers_and_never_goes_back(cell: Open) -> None:
     assert ended(run.answer(2, value(None, at_ms=7_000))).result == [5.0, 9.5, 9.5]
 
 
-def test_the_machine_stays_out_of_sight(cell: Open) -> None:
+def test_the_machine_is_invisible_to_guest_code(cell: Open) -> None:
     """Seed: guest code sees nothing of the host."""
     for code in ("open('/etc/passwd')", "import os\nos.getenv('HOME')", "import os\nos.urandom(10**9)"):
         end = ended(cell(code).start())
@@ -488,28 +488,28 @@ def test_a_large_input_is_not_part_of_the_state(cell: Open) -> None:
         assert ended(cell("doc", state=end.state).start()).error is not None
 
 
-def test_inputs_may_be_any_json_or_bytes(cell: Open) -> None:
+def test_an_input_may_be_any_json_value_or_bytes(cell: Open) -> None:
     """Ours: attachments are passed as bytes."""
     inputs = {"a": {"b": [1, None, 2.5]}, "raw": b"\x00\xff", "text": "ü"}
     end = ended(cell("[a['b'], len(raw), raw[1], text]", inputs=inputs).start())
     assert end.result == [[1, None, 2.5], 2, 255, "ü"]
 
 
-def test_a_variable_comes_back_after_an_input_of_its_name(cell: Open) -> None:
+def test_a_variable_reappears_after_an_input_of_the_same_name(cell: Open) -> None:
     """Seed: inputs hide variables only while the code runs."""
     state = ended(cell("data = 'mine'").start()).state
     end = ended(cell("copy = data", state=state, inputs={"data": "given"}).start())
     assert ended(cell("[data, copy]", state=end.state).start()).result == ["mine", "given"]
 
 
-def test_code_that_binds_an_input_anyway_does_not_keep_it(cell: Open) -> None:
+def test_an_input_that_code_rebinds_is_not_kept(cell: Open) -> None:
     """Ours: read-only inputs never become part of the state."""
     end = ended(cell("if False:\n    doc = 1\nn = len(doc)", inputs={"doc": BIG}).start())
     assert end.state is not None
     assert len(end.state) < 20_000
 
 
-def test_a_value_is_loaded_when_it_is_touched(cell: Open) -> None:
+def test_a_value_is_loaded_only_when_the_code_uses_it(cell: Open) -> None:
     """Ours: a value that is not used is not loaded."""
     asked: list[str] = []
 
@@ -547,15 +547,13 @@ def test_a_value_that_cannot_be_loaded_is_a_name_error(cell: Open) -> None:
         ("(1, {'a': (2,)})", [1, {"a": [2]}]),
     ],
 )
-def test_a_result_is_what_the_code_calls_so_or_its_last_expression(
-    cell: Open, code: str, result: Any
-) -> None:
+def test_the_result_is_the_variable_result_or_the_last_expression(cell: Open, code: str, result: Any) -> None:
     """Seed: the result is `result` or the last expression."""
     assert ended(cell(code).start()).result == result
 
 
 @pytest.mark.parametrize("code", ["x = 1\nlambda: 1", "x = 1\n{1, 2}", "x = 1\nadd", "x = 1\n[range(3)]"])
-def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(cell: Open, code: str) -> None:
+def test_a_result_that_is_not_json_is_an_error_but_the_state_is_kept(cell: Open, code: str) -> None:
     """Seed: the error is reported, and the variables are kept."""
     end = ended(cell(code).start())
     assert end.error is not None
@@ -563,7 +561,7 @@ def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(cell: Open,
     assert ended(cell("x", state=end.state).start()).result == 1
 
 
-def test_code_that_only_looks_leaves_no_new_state(cell: Open) -> None:
+def test_code_that_only_reads_stores_no_new_state(cell: Open) -> None:
     """Ours: a run without changes stores nothing."""
     state = ended(cell("x = [3, 1]").start()).state
     assert ended(cell("sorted(x)", state=state).start()).state is None
@@ -571,7 +569,7 @@ def test_code_that_only_looks_leaves_no_new_state(cell: Open) -> None:
     assert ended(cell("x", state=state).start()).result == [3, 1]
 
 
-def test_an_exception_keeps_what_was_bound_before_it(cell: Open) -> None:
+def test_an_exception_keeps_the_variables_bound_before_it(cell: Open) -> None:
     """Seed: a Python exception is not a rollback."""
     end = ended(cell("x = 1\n1 / 0").start())
     assert end.error is not None
@@ -604,7 +602,7 @@ def test_many_cells_keep_a_small_state(cell: Open) -> None:
         ("import time\nwhile True:\n    time.time()", {"wall_ms": 50}, Code.TIMEOUT_WALL),
     ],
 )
-def test_a_limit_ends_the_cell_and_leaves_the_state_as_it_was(
+def test_a_limit_ends_the_cell_and_rolls_back_its_state(
     cell: Open, code: str, limits: dict[str, int], expected: str
 ) -> None:
     """Seed: no code runs for ever, and a hard end is a rollback."""
@@ -616,7 +614,7 @@ def test_a_limit_ends_the_cell_and_leaves_the_state_as_it_was(
 
 
 def test_one_call_too_many_ends_the_cell(cell: Open) -> None:
-    """Seed: the number of calls of a run is limited."""
+    """Seed: the number of calls in a run is limited."""
     run = cell("for n in range(3):\n    add(n)", limits={"max_external_calls": 2})
     run.start()
     run.answer(1, value(None))
@@ -625,7 +623,7 @@ def test_one_call_too_many_ends_the_cell(cell: Open) -> None:
     assert (end.error.code, end.hard, end.calls_made) == (Code.EXTERNAL_CALLS_EXCEEDED, True, 2)
 
 
-def test_output_past_its_cap_is_cut_also_over_a_suspension(cell: Open, other: MontyCells) -> None:
+def test_output_above_the_cap_is_cut_even_across_a_suspension(cell: Open, other: MontyCells) -> None:
     """Seed: output is kept up to a cap."""
     code = "print('a' * 90)\nadd(1)\nprint('b' * 90)"
     run = cell(code, limits={"max_stdout_bytes": 100})
@@ -636,7 +634,7 @@ def test_output_past_its_cap_is_cut_also_over_a_suspension(cell: Open, other: Mo
     assert (end.stdout, end.truncated) == ("a" * 90 + "\n" + "b" * 9, True)
 
 
-def test_the_clock_runs_while_a_cell_waits(cell: Open) -> None:
+def test_wall_time_passes_while_a_cell_waits(cell: Open) -> None:
     """Ours: a waiting cell must not occupy its slot for longer than its limit."""
     run = cell("add(1)", limits={"wall_ms": 30})
     stopped = threading.Event()
@@ -664,7 +662,7 @@ def test_a_paused_cell_that_is_stopped_ends_with_the_next_answer(cell: Open) -> 
 
 
 def test_a_running_cell_can_be_stopped(cell: Open) -> None:
-    """Seed: cancelling does not wait for the code to end."""
+    """Seed: cancelling does not wait for the code to finish."""
     running = threading.Event()
 
     def answer_now(call: CellCall) -> CallAnswer:
@@ -690,7 +688,7 @@ def test_a_stop_after_the_end_does_nothing(cell: Open) -> None:
     assert ended(cell("x", state=end.state).start()).result == 1
 
 
-def test_syntax_errors_run_nothing(cell: Open) -> None:
+def test_code_with_a_syntax_error_does_not_run(cell: Open) -> None:
     """Seed: code that cannot be parsed has no effect."""
     for code, expected in (("x = (", Code.SYNTAX_ERROR), ("add(1)\ndel x", Code.UNSUPPORTED_FEATURE)):
         end = ended(cell(code).start())
@@ -701,7 +699,7 @@ def test_syntax_errors_run_nothing(cell: Open) -> None:
 # ── workers ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_cells_that_wait_let_others_run(other: MontyCells) -> None:
+def test_waiting_cells_let_others_run(other: MontyCells) -> None:
     """Ours: two slots are enough for any number of sessions that wait for slow calls."""
     runs = [
         other.open(request(f"x = add({n})\ny = await fetch(x)\n[{n}, x, y]", key=f"k{n}")) for n in range(6)
@@ -714,7 +712,7 @@ def test_cells_that_wait_let_others_run(other: MontyCells) -> None:
         assert ended(run.answer(2, value("y"))).result == [n, n * 10, "y"]
 
 
-def test_a_cell_waits_for_a_place_until_another_one_stands() -> None:
+def test_a_cell_waits_for_a_slot_until_another_cell_pauses() -> None:
     """Ours: sessions whose calls need cells must not deadlock."""
     cells = MontyCells(capacity=1)
     try:
@@ -741,11 +739,11 @@ def plain(cells: MontyCells, n: int) -> int:
 
 @pytest.mark.slow
 def test_a_cell_whose_process_is_needed_resumes_or_ends_with_the_reason() -> None:
-    """Bug: a cell that another session displaced ended as INTERRUPTED, or as if its code needed too much."""
+    """Bug: a cell displaced by another session ended as INTERRUPTED, or as if its code needed too much."""
     cells = MontyCells(capacity=1)
     ends: list[CellEnd] = []
     try:
-        for size in (1, 4, 6, 7):  # the last two: can be dumped but not loaded, cannot be dumped
+        for size in (1, 4, 6, 7):  # the last two: one can be dumped but not loaded, one cannot be dumped
             lists = "\n".join(f"d{n} = [[i] for i in range(15_000)]" for n in range(size))
             code, limits = f"{lists}\nadd(1)\nlen(d0)", {"memory_mb": 16, "cpu_ms": 20_000, "wall_ms": 60_000}
             run = cells.open(request(code, key=f"k{size}", limits=limits))
@@ -761,7 +759,7 @@ def test_a_cell_whose_process_is_needed_resumes_or_ends_with_the_reason() -> Non
         assert "another session needed the process of this run" in end.error.message
 
 
-def test_cells_that_are_given_up_free_their_workers(other: MontyCells) -> None:
+def test_abandoned_cells_free_their_workers(other: MontyCells) -> None:
     """Ours: a turn that ends early must not lose a worker."""
     for n in range(6):
         run = other.open(request("add(1)", key=f"k{n}"))
@@ -779,7 +777,7 @@ def test_a_worker_that_died_while_idle_is_replaced(cell: Open, engine: MontyCell
     assert ended(cell("x", key="dies", state=end.state).start()).result == 1
 
 
-def test_many_sessions_run_at_once(engine: MontyCells) -> None:
+def test_many_sessions_run_concurrently(engine: MontyCells) -> None:
     """Ours: one engine serves many threads."""
 
     def session(n: int) -> list[int]:

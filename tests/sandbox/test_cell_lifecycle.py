@@ -1,4 +1,4 @@
-"""The life cycle of a cell over a stepper that follows a list."""
+"""The life cycle of a cell, driven by a stepper that follows a list."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Does = Step | Exception | Callable[[StepperHost], Step]
 
 
 class ListStepper:
-    """A stepper whose steps come from a list; `given` are the results in their order."""
+    """A stepper whose steps come from a list; `given` holds the delivered results in order."""
 
     wall_grace_s = 0.0
     instructions: int | None = None
@@ -157,8 +157,8 @@ def ended(step: CellStep) -> CellEnd:
 CANCELLED = ErrorObject(code=Code.CANCELLED, message="enough")
 
 
-def test_an_answer_that_the_code_cannot_take_yet_is_kept_for_when_it_waits(cells: ListCells) -> None:
-    """Ours: results are delivered one at a time, in their order."""
+def test_an_answer_is_held_back_until_the_code_waits_for_it(cells: ListCells) -> None:
+    """Ours: results are delivered one at a time, in order."""
     run = cells.cell(
         later(10), later(11), stands(12), StepBlocked(), StepBlocked([10]), StepBlocked(), StepEnded(result=1)
     )
@@ -176,7 +176,7 @@ def test_an_answer_that_the_code_cannot_take_yet_is_kept_for_when_it_waits(cells
 
 
 def test_an_immediate_answer_has_no_number(cells: ListCells) -> None:
-    """Ours: a value waits until the code does; an exception is raised at the call if the engine can."""
+    """Ours: a value is held back until the code waits; an exception is raised at the call if possible."""
     raised = CallAnswer(exception=GuestException(type="ValueError", message="no"))
     answers = {10: CallAnswer(value="a"), 11: raised, 12: None}
     run = cells.cell(
@@ -193,7 +193,7 @@ def test_an_immediate_answer_has_no_number(cells: ListCells) -> None:
     assert cells.given[1:] == [(12, "c"), (10, "a")]
 
 
-def test_the_engines_own_answer_does_not_reach_the_host(cells: ListCells) -> None:
+def test_a_call_that_the_engine_answers_does_not_reach_the_host(cells: ListCells) -> None:
     """Ours: the host is not asked for a function that no longer exists."""
     own = EngineCall(id=1, name="gone", answer=CallAnswer(value="own"))
     run = cells.cell(own, StepEnded(result=1), answer_now=lambda call: pytest.fail("asked"))
@@ -201,15 +201,15 @@ def test_the_engines_own_answer_does_not_reach_the_host(cells: ListCells) -> Non
     assert cells.given == [(1, "own")]
 
 
-def test_a_call_too_many_ends_the_cell(cells: ListCells) -> None:
+def test_one_call_too_many_ends_the_cell(cells: ListCells) -> None:
     """Seed: max_external_calls limits the calls of a cell."""
     end = ended(cells.cell(*map(later, range(4))).start())
     assert (end.error and end.error.code, end.hard, end.state) == (Code.EXTERNAL_CALLS_EXCEEDED, True, None)
     assert cells.released == [False]
 
 
-def test_arguments_of_one_pause_have_a_limit_together(cells: ListCells) -> None:
-    """Ours: decoded arguments take many times their size, and all calls of a pause are in memory."""
+def test_the_arguments_of_one_pause_share_a_size_limit(cells: ListCells) -> None:
+    """Ours: decoded arguments take up many times their size, and all calls of a pause are in memory."""
     half = 20 << 20
     run = cells.cell(stands(1), later(2, argument_bytes=half), later(3, argument_bytes=half))
     run.start()
@@ -233,7 +233,7 @@ def test_a_stop_ends_a_waiting_cell_at_its_next_answer_and_only_once(cells: List
 @pytest.mark.parametrize(
     "failure", [CellStopped(), CellFailed(ErrorObject(code=Code.INTERRUPTED, message="x"))]
 )
-def test_a_cell_that_is_stopped_while_it_computes_ends_with_the_reason(
+def test_a_cell_stopped_while_computing_ends_with_the_reason_of_the_stop(
     cells: ListCells, failure: Exception
 ) -> None:
     """Ours: the stop is the reason, whatever the killed engine reports."""
@@ -246,7 +246,7 @@ def test_a_cell_that_is_stopped_while_it_computes_ends_with_the_reason(
     assert (end.error, end.hard, cells.released) == (CANCELLED, True, [False])
 
 
-def test_a_stop_before_the_state_is_kept_undoes_the_cell(cells: ListCells) -> None:
+def test_a_stop_before_the_state_is_stored_undoes_the_cell(cells: ListCells) -> None:
     """Ours: a reported end is not final until the state is stored."""
     told: list[CellEnd] = []
 
@@ -259,7 +259,7 @@ def test_a_stop_before_the_state_is_kept_undoes_the_cell(cells: ListCells) -> No
     assert (told[0].result, told[0].state, end.result, end.error) == (5, None, None, CANCELLED)
 
 
-def test_an_exception_keeps_the_state_and_refused_code_does_not_touch_it(cells: ListCells) -> None:
+def test_an_exception_keeps_the_state_and_refused_code_leaves_it_unchanged(cells: ListCells) -> None:
     """Ours: an exception of the language is not a hard stop."""
     error = ErrorObject(code=Code.RUNTIME_ERROR, message="oops")
     end = ended(cells.cell(StepEnded(error=error)).start())
@@ -269,7 +269,7 @@ def test_an_exception_keeps_the_state_and_refused_code_does_not_touch_it(cells: 
     assert cells.released == [True, True]
 
 
-def test_a_cell_that_cannot_be_put_aside_ends_when_its_worker_is_needed(cells: ListCells) -> None:
+def test_a_cell_that_cannot_be_suspended_ends_when_its_worker_is_needed(cells: ListCells) -> None:
     """Ours: keeping the worker could block the call that the cell waits for."""
     run = cells.cell(stands(1), StepEnded(result=1))
     run.start()
@@ -281,7 +281,7 @@ def test_a_cell_that_cannot_be_put_aside_ends_when_its_worker_is_needed(cells: L
 
 
 def test_a_cell_is_suspended_and_resumed_with_its_answers_and_calls(cells: ListCells) -> None:
-    """Ours: a result that was not delivered yet is part of the suspended cell."""
+    """Ours: an undelivered result is part of the suspended cell."""
     run = cells.cell(later(10), stands(11))
     assert numbers(run.start()) == [1, 2]
     run.answer(1, CallAnswer(value="a", at_ms=50))
@@ -305,10 +305,10 @@ def test_a_cell_is_suspended_and_resumed_with_its_answers_and_calls(cells: ListC
         ([stands(1), later(2), StepBlocked()], "is another one"),
     ],
 )
-def test_a_replayed_cell_must_do_the_same_again(
+def test_a_replayed_cell_must_behave_identically(
     cells: ListCells, then: list[Does], message: str | None
 ) -> None:
-    """Ours: an engine that cannot be stored in the middle is rerun and compared."""
+    """Ours: an engine that cannot be stored in the middle of a cell is rerun and compared."""
     cells.replayed = True
     run = cells.cell(stands(1), stands(2))
     run.start()

@@ -22,7 +22,7 @@ def asked(box: BlockingSandbox, language: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize(("engine", "language"), ENGINES, ids=[engine for engine, _ in ENGINES])
 def test_code_reads_the_limits_of_its_session_and_of_this_run(engine: str, language: str) -> None:
-    """Bug: the code read the limits of the sandbox, whatever those of session and run."""
+    """Bug: the code read the limits of the sandbox, whatever the limits of the session and the run."""
     options: Any = {"engine": engine, "language": language, "limits": {"max_external_calls": 9}}
     with BlockingSandbox(**options) as box:
         usual = asked(box, language)
@@ -38,8 +38,8 @@ def test_code_reads_the_limits_of_its_session_and_of_this_run(engine: str, langu
         assert usual["session_limits"] == usual["limits"]
 
 
-def test_cells_of_an_agent_read_the_limits_of_a_cell() -> None:
-    """Bug: SPEC §4 says that `current_policy` is always available, and cells did not have it."""
+def test_agents_cells_read_the_limits_of_a_cell() -> None:
+    """Bug: SPEC §4 says that `current_policy` is always available, but cells did not have it."""
     for limits in (CELL_LIMITS, SessionLimits(max_external_calls=3)):
         model = ScriptedModel(['```python\nfinish(current_policy()["limits"]["max_external_calls"])\n```'])
         agent: Agent[Any, Any] = Agent(model, protocol=CodeProtocol(limits=limits))

@@ -28,7 +28,7 @@ NOT_HERE = EngineKind(language=Language.PYTHON, version=lambda: "1", open=_missi
 
 @pytest.fixture
 def rare(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return an engine that can be removed again."""
+    """Return the name of an engine that can be removed again."""
     monkeypatch.setitem(KINDS, "rare", RARE)
     return "rare"
 
@@ -54,8 +54,8 @@ def test_one_sandbox_runs_several_languages_in_different_sessions() -> None:
     asyncio.run(go())
 
 
-def test_a_language_or_an_engine_that_there_is_not_is_refused() -> None:
-    """Ours: the hint names the available ones."""
+def test_an_unknown_language_or_engine_is_refused() -> None:
+    """Ours: the hint lists the available ones."""
     with pytest.raises(InvalidArgument, match="language 'cobol' is unknown"):
         BlockingSandbox(language="cobol")
     with pytest.raises(InvalidArgument, match="no engine 'warp'") as caught:
@@ -75,7 +75,7 @@ def test_a_language_or_an_engine_that_there_is_not_is_refused() -> None:
         ("typescript", ["x", "$x", "def"], ["new", "a-b", ""]),
     ],
 )
-def test_inputs_have_names_that_the_language_allows(
+def test_an_input_must_have_a_name_that_the_language_allows(
     language: Language, good: list[str], bad: list[str]
 ) -> None:
     """Ours: a wrong name is refused before anything runs."""
@@ -86,7 +86,7 @@ def test_inputs_have_names_that_the_language_allows(
             RunRequest(language=language, inputs={name: 1})
 
 
-def test_sessions_of_an_engine_that_cannot_run_here_are_listed_and_removed_and_say_why(
+def test_sessions_of_an_unavailable_engine_can_be_listed_and_removed_but_not_run(
     rare: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: a data directory is usable with fewer engines than wrote it."""
@@ -120,7 +120,7 @@ def test_sessions_of_an_engine_that_cannot_run_here_are_listed_and_removed_and_s
 
 
 def test_a_session_on_auto_moves_once_and_the_result_says_so(tmp_path: Path) -> None:
-    """Ours: code that monty refuses before anything ran moves the session with its variables."""
+    """Ours: code that Monty refuses before anything ran moves the session with its variables."""
     with BlockingSandbox(data_dir=tmp_path, engine="auto", tools=[ask]) as box:
         assert box.run("x = [1, 2]\nx", session="s").diagnostics == []
         moved = box.run("class Items(list):\n    pass\nlen(Items(x))", session="s")
@@ -136,7 +136,7 @@ def test_a_session_on_auto_moves_once_and_the_result_says_so(tmp_path: Path) -> 
         assert box.run("len(More(x))", session="s").result == 2
 
 
-def test_a_session_that_was_recreated_elsewhere_runs_on_its_new_engine(rare: str, tmp_path: Path) -> None:
+def test_a_session_recreated_by_another_process_runs_on_its_new_engine(rare: str, tmp_path: Path) -> None:
     """Ours: the stored session determines the engine."""
     with BlockingSandbox(data_dir=tmp_path) as one, BlockingSandbox(data_dir=tmp_path, engine=rare) as other:
         one.run("x = 1", session="s")

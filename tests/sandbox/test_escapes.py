@@ -141,8 +141,8 @@ def secret_file(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=[repr(row)[:70] for row in PROBES])
-def test_guest_code_does_not_get_out(run: Run, secret_file: Path, probe: str) -> None:
-    """Ours: SPEC §11 and FACTS, 100 escape probes that are all live in bare CPython."""
+def test_guest_code_cannot_escape(run: Run, secret_file: Path, probe: str) -> None:
+    """Ours: SPEC §11 and FACTS; 100 escape probes that all succeed in bare CPython."""
     result = run(probe.format(file=secret_file))
     shown = repr(result)
     assert SECRET not in shown.replace(str(secret_file), "")
@@ -163,7 +163,7 @@ def test_there_are_enough_probes() -> None:
 @pytest.mark.parametrize(
     "code", ["open('/etc/passwd')", "from pathlib import Path\nPath('/etc/passwd').read_text()"]
 )
-def test_the_file_system_is_refused_as_a_permission_that_guest_code_may_catch(run: Run, code: str) -> None:
+def test_file_access_is_refused_with_a_permission_error_that_code_may_catch(run: Run, code: str) -> None:
     """Ours: the error is PERMISSION_DENIED, with a hint at what is granted instead."""
     failed = run(code)
     assert (failed.status, failed.error and failed.error.code) == ("permission_denied", "PERMISSION_DENIED")
@@ -172,7 +172,7 @@ def test_the_file_system_is_refused_as_a_permission_that_guest_code_may_catch(ru
 
 
 def test_the_guests_process_has_an_empty_environment(run: Run, box: BlockingSandbox) -> None:
-    """Ours: SPEC §11, the sandbox runs in another process with an empty environment."""
+    """Ours: SPEC §11; the sandbox runs in another process with an empty environment."""
     run("1")
     children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
     pids = {pid for path in children for pid in _read(path).split()}
@@ -182,7 +182,7 @@ def test_the_guests_process_has_an_empty_environment(run: Run, box: BlockingSand
         assert Path(f"/proc/{pid}/environ").read_bytes().strip(b"\0") == b""
 
 
-def test_nothing_of_ours_is_left_in_the_guests_names(run: Run) -> None:
+def test_no_internal_names_remain_in_the_guests_namespace(run: Run) -> None:
     """Ours: temporary names of a run are removed."""
     run("x = 1\nresult = 5")
     run("if False:\n    result = 1\nx", inputs={"x": 2})
@@ -200,7 +200,7 @@ def test_tools_are_values_that_hold_only_their_name(run: Run) -> None:
 
 
 def _read(path: Path) -> str:
-    """Return the contents of a file in /proc, or nothing if it is gone."""
+    """Return the contents of a file in /proc, or an empty value if it is gone."""
     try:
         return path.read_text()
     except OSError:

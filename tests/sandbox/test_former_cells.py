@@ -28,7 +28,7 @@ COMMON = (
 
 
 class Functions:
-    """`add`, with any argument."""
+    """The function `add`, which takes any argument."""
 
     def __contains__(self, name: object, /) -> bool:
         return name == "add"

@@ -28,7 +28,7 @@ def framed(data: bytes) -> bytes:
     return HEADER.pack(len(data)) + data
 
 
-def test_a_frame_arrives_as_it_was_sent(pair: Pair) -> None:
+def test_a_frame_arrives_unchanged(pair: Pair) -> None:
     """Ours: this includes empty frames."""
     ours, frames = pair
     other = Frames.over(ours)
@@ -37,7 +37,7 @@ def test_a_frame_arrives_as_it_was_sent(pair: Pair) -> None:
         assert frames.receive() == data
 
 
-def test_frames_that_come_at_once_are_separated(pair: Pair) -> None:
+def test_frames_that_arrive_together_are_separated(pair: Pair) -> None:
     """Ours: a worker sends the result of a run and then the state, one after the other."""
     ours, frames = pair
     ours.sendall(framed(b"one") + framed(b"two") + framed(b""))
@@ -45,7 +45,7 @@ def test_frames_that_come_at_once_are_separated(pair: Pair) -> None:
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=5), st.integers(1, 7))
-def test_frames_may_be_cut_anywhere(frames: list[bytes], size: int) -> None:
+def test_frames_may_be_split_anywhere(frames: list[bytes], size: int) -> None:
     """Ours: a frame may be split even in the middle of its length."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -94,7 +94,7 @@ def test_a_frame_that_is_too_large_is_refused_by_its_length(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", HEADER.pack(5) + b"abc"])
-def test_the_end_of_the_other_side_is_an_end(pair: Pair, sent: bytes) -> None:
+def test_a_connection_closed_by_the_peer_is_an_end(pair: Pair, sent: bytes) -> None:
     """Ours: the connection may end at any byte."""
     ours, frames = pair
     ours.sendall(sent)
@@ -104,17 +104,17 @@ def test_the_end_of_the_other_side_is_an_end(pair: Pair, sent: bytes) -> None:
 
 
 @pytest.mark.parametrize("make", [socket_pair, pipe_pair])
-def test_an_end_tells_whether_it_has_something_to_read(make: Callable[[], tuple[Frames, Frames]]) -> None:
-    """Ours: a worker that sent more than was asked for is not reused."""
+def test_a_connection_reports_whether_it_has_unread_data(make: Callable[[], tuple[Frames, Frames]]) -> None:
+    """Ours: a worker that sent more than was requested is not reused."""
     ours, theirs = make()
     assert not theirs.has_unread()
     ours._write(framed(b"one") + b"\0")
     assert theirs.has_unread()
     assert theirs.receive() == b"one"
-    assert theirs.has_unread(), "one byte of a length has been read with the frame before it"
+    assert theirs.has_unread(), "one byte of the next length was read together with the frame"
     ours._write(b"\0\0\0")
     assert theirs.receive() == b""
     assert not theirs.has_unread()
     ours.close()
-    assert theirs.has_unread(), "the end of the line is something to read"
+    assert theirs.has_unread(), "the end of the connection can be read"
     theirs.close()

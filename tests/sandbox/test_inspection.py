@@ -1,4 +1,4 @@
-"""Variables are described in the sandbox: names, types, short texts, bounded, on every engine."""
+"""Descriptions of variables: names, types and short texts, limited in size, on every engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of a cell's code that made a call, as each engine tells it."""
+"""The line of a cell's code that made a call, as each engine reports it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def engine(name: str) -> Iterator[CodeEngine]:
 def _run(
     engine: CodeEngine, code: str, *, state: bytes = b"", suspends: bool = False
 ) -> tuple[list[CellCall], bytes]:
-    """Run a cell and answer its calls; return them, and the state after it."""
+    """Run a cell and answer its calls; return the calls, and the state after the cell."""
     request = CellRequest(key="s", code=code, state=state, limits=LIMITS, functions=Functions(), now_ms=1)
     run, made = engine.open(request), list[CellCall]()
     step = run.start()
@@ -115,10 +115,10 @@ def test_each_call_has_the_line_that_made_it(engine: CodeEngine, name: str, susp
     ]
 
 
-def test_a_call_in_a_function_of_an_earlier_cell_is_not_placed_in_this_one(
+def test_a_call_in_a_function_of_an_earlier_cell_has_the_line_that_called_it(
     engine: CodeEngine, name: str
 ) -> None:
-    """Ours: it has the line that called the function if the engine knows it, else none."""
+    """Ours: if the engine does not know that line, the call has none."""
     waits = "await " if name == "quickjs" else ""
     _, state = _run(engine, TYPESCRIPT if name == "quickjs" else PYTHON)
     made, _ = _run(engine, f"{waits}ask('y')\n1\n{waits}helper('z')", state=state)

@@ -12,7 +12,7 @@ from standfast.runtime import code_sessions
 pytestmark = pytest.mark.slow
 
 
-def test_a_session_that_was_let_go_of_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evicted_session_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: memory is bounded by the sessions in use, and callers do not notice an eviction."""
     monkeypatch.setattr(code_sessions, "_CACHED_SESSIONS", 3)
     with BlockingSandbox(data_dir=tmp_path / "data", workers=2) as box:

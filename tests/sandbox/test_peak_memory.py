@@ -1,4 +1,4 @@
-"""The peak of a process's memory is that of the time since the last reset."""
+"""The peak memory of a process since the last reset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def allocate() -> Iterator[Callable[[int], int]]:
-    """Reset the peak, have a process allocate and free memory, and return the peak."""
+    """Return a function that resets the peak, has a process use memory, and returns the peak."""
     child = subprocess.Popen(
         [sys.executable, "-Ic", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -39,7 +39,7 @@ def allocate() -> Iterator[Callable[[int], int]]:
         stdout.readline()
         peak = memory.bytes()
         assert peak is not None
-        assert memory.bytes() == peak  # asked again, as when a cell is put aside
+        assert memory.bytes() == peak  # read again, as when a cell is suspended
         return peak
 
     yield run
@@ -49,8 +49,8 @@ def allocate() -> Iterator[Callable[[int], int]]:
     stdout.close()
 
 
-def test_every_peak_is_that_of_its_own_run(allocate: Callable[[int], int]) -> None:
-    """Ours: of runs that take no new memory the peak is not read again, but never the one of a larger run."""
+def test_every_run_has_its_own_peak(allocate: Callable[[int], int]) -> None:
+    """Ours: a run that allocates no new memory reuses a known peak, but never that of a larger run."""
     allocate(0)
     small = max(allocate(0) for _ in range(5))
     for size in (20 * MB, 0, 40 * MB, 0, 0, 0, 20 * MB, 20 * MB, 0, 0):
@@ -58,8 +58,8 @@ def test_every_peak_is_that_of_its_own_run(allocate: Callable[[int], int]) -> No
         assert size - MB < taken < size + MB, size
 
 
-def test_the_peak_of_a_process_that_has_ended_is_the_last_known_one() -> None:
-    """Ours: the metrics of a run that was killed."""
+def test_the_peak_of_an_ended_process_is_the_last_known_one() -> None:
+    """Ours: a run that was killed still has metrics."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     memory = PeakMemory(child.pid)
     known = memory.bytes()

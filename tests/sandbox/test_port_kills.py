@@ -1,4 +1,4 @@
-"""Runs on engines behind the port that outlive their processes, under SIGKILL."""
+"""Runs on engines behind the port that survive SIGKILL of their processes."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ GUESTS = {
 
 
 @pytest.mark.parametrize("engine", GUESTS)
-def test_a_run_resumes_after_the_process_that_asked_and_the_one_that_approved_were_killed(
+def test_a_run_resumes_after_both_the_requesting_and_the_approving_process_were_killed(
     child: Callable[..., Any], tmp_path: Path, ledger: Path, engine: str
 ) -> None:
-    """Ours: no call is repeated; a call that was running is reported."""
+    """Ours: no call is repeated, and a call that was running is reported."""
     language, (code, read) = GUESTS[engine]
 
     def console() -> Console:

@@ -1,6 +1,6 @@
 """Sessions on engines behind the `CodeEngine` port: the same table of behaviours for each of them.
 
-A guest is an engine with the texts that say the same in its language. To add an engine is to add a guest.
+A guest is an engine together with code in its language. To add an engine, add a guest.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ TYPESCRIPT = Texts(
 
 @dataclass(frozen=True)
 class Guest:
-    """An engine and its texts; `kind` makes one that is not an engine of its own name."""
+    """An engine and the code of the tests in its language."""
 
     engine: str
     language: Language
@@ -163,7 +163,7 @@ GUESTS = {
 }
 
 
-class Desk:
+class LoggedSandbox:
     """A sandbox whose tools log their calls."""
 
     def __init__(self, guest: Guest, clock: Any, **options: Any) -> None:
@@ -187,37 +187,37 @@ class Desk:
 
         @tool(side_effect="external_system", approval="manual")
         def refund(order: str, cents: int = 100) -> str:
-            """Pay an order back."""
+            """Refund an order."""
             done.append((order, cents))
             return f"paid {cents} for {order}"
 
         @tool(side_effect="read")
         def fee(n: int = 1) -> int:
-            """What it costs."""
+            """Return the fee."""
             done.append(("fee", n))
             return 10 * n
 
         @tool(side_effect="read")
         async def fee_later(n: int = 1) -> int:
-            """What it costs, later."""
+            """Return the fee, asynchronously."""
             done.append(("fee", n))
             return 10 * n
 
         @tool(side_effect="read")
         def meet(n: int) -> int:
-            """Come back when all three are here."""
+            """Return once all three calls run."""
             barrier.wait(timeout=4)
             return n
 
         @tool(side_effect="read", limits=CapabilityLimits(timeout_ms=60_000))
         def hang() -> None:
-            """Come back when it is let go."""
+            """Return once the test permits it."""
             self.hanging.set()
             self.let_go.wait(timeout=20)
 
         @tool(side_effect="read", limits=CapabilityLimits(timeout_ms=50))
         def stuck() -> None:
-            """Come back too late."""
+            """Return too late."""
             self.let_go.wait(timeout=20)
 
         @tool(side_effect="read")
@@ -252,7 +252,7 @@ class Desk:
 
 
 SLOW = ("cpython", "auto", "quickjs")
-"""A process or a guest for every session takes its time."""
+"""Engines that are slow because they start a process or a guest for every session."""
 
 
 @pytest.fixture(params=[pytest.param(one, marks=[pytest.mark.slow] if one in SLOW else []) for one in GUESTS])
@@ -261,30 +261,30 @@ def guest(request: pytest.FixtureRequest) -> Guest:
 
 
 @pytest.fixture
-def make(guest: Guest, clock: Any) -> Iterator[Callable[..., Desk]]:
-    """Return a function that makes desks; tools that still hang are released at the end."""
-    made: list[Desk] = []
+def make(guest: Guest, clock: Any) -> Iterator[Callable[..., LoggedSandbox]]:
+    """Return a function that creates logged sandboxes; tools that still hang are released at the end."""
+    made: list[LoggedSandbox] = []
 
-    def go(**options: Any) -> Desk:
-        made.append(Desk(guest, clock, **options))
+    def go(**options: Any) -> LoggedSandbox:
+        made.append(LoggedSandbox(guest, clock, **options))
         return made[-1]
 
     yield go
-    for desk in made:
-        desk.let_go.set()
+    for logged in made:
+        logged.let_go.set()
 
 
 @pytest.fixture
-def desk(make: Callable[..., Desk]) -> Iterator[Desk]:
-    """A desk in memory."""
+def logged(make: Callable[..., LoggedSandbox]) -> Iterator[LoggedSandbox]:
+    """A sandbox in memory."""
     opened = make()
     with opened.box:
         yield opened
 
 
 @pytest.fixture
-def stored(make: Callable[..., Desk], tmp_path: Path) -> Iterator[Desk]:
-    """A desk on disk."""
+def stored(make: Callable[..., LoggedSandbox], tmp_path: Path) -> Iterator[LoggedSandbox]:
+    """A sandbox on disk."""
     opened = make(data_dir=tmp_path / "data")
     with opened.box:
         yield opened
@@ -293,183 +293,185 @@ def stored(make: Callable[..., Desk], tmp_path: Path) -> Iterator[Desk]:
 # ── runs ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_session_keeps_what_runs_bind_and_says_what_it_is(desk: Desk, guest: Guest) -> None:
+def test_a_session_keeps_variables_and_reports_its_language_and_engine(
+    logged: LoggedSandbox, guest: Guest
+) -> None:
     """Seed: a session is state that runs share."""
-    assert desk.value(desk.texts.one) == 2
-    desk.value(desk.texts.bind)
-    desk.value(desk.texts.function)
-    assert desk.value(desk.texts.read) == 1
-    assert desk.value(desk.texts.call_function) == 42
-    assert desk.run(desk.texts.read, session="other").error is not None
-    info = desk.box.session("s")
+    assert logged.value(logged.texts.one) == 2
+    logged.value(logged.texts.bind)
+    logged.value(logged.texts.function)
+    assert logged.value(logged.texts.read) == 1
+    assert logged.value(logged.texts.call_function) == 42
+    assert logged.run(logged.texts.read, session="other").error is not None
+    info = logged.box.session("s")
     assert (info.engine, info.meta.language) == (guest.engine, guest.language)
-    assert desk.box.session("s").state_bytes > 0
+    assert logged.box.session("s").state_bytes > 0
 
 
-def test_an_error_of_the_code_keeps_the_bindings_before_it(desk: Desk) -> None:
-    """Ours: SPEC §5, variables are kept, as in a REPL."""
-    failed = desk.run(desk.texts.bind_and_fail)
+def test_an_error_in_the_code_keeps_the_variables_bound_before_it(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §5; variables are kept, as in a REPL."""
+    failed = logged.run(logged.texts.bind_and_fail)
     assert (failed.status, failed.error and failed.error.code) == ("runtime_error", "RUNTIME_ERROR")
     assert failed.error is not None
     assert failed.error.span is not None
     assert failed.error.span.line == 2
-    assert desk.value(desk.texts.read) == 5
+    assert logged.value(logged.texts.read) == 5
 
 
-def test_a_hard_stop_puts_the_session_back_and_says_so(desk: Desk) -> None:
-    """Ours: SPEC §5, exceeding a limit rolls the session back, with a diagnostic."""
-    desk.value(desk.texts.bind)
+def test_a_hard_stop_rolls_the_session_back_and_says_so(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §5; exceeding a limit rolls the session back, with a diagnostic."""
+    logged.value(logged.texts.bind)
     for limits in ({"cpu_ms": 60}, {"wall_ms": 80}):
-        stopped = desk.run(desk.texts.bind_and_loop, limits=limits)
+        stopped = logged.run(logged.texts.bind_and_loop, limits=limits)
         assert stopped.status == "timeout"
         assert [item.code for item in stopped.diagnostics][-1] == "SESSION_ROLLED_BACK"
-        assert desk.value(desk.texts.read) == 1
+        assert logged.value(logged.texts.read) == 1
 
 
-def test_a_run_that_is_stopped_in_a_call_tells_what_it_printed(desk: Desk) -> None:
-    """Ours: wall time counts calls of the host; earlier output is not lost."""
-    desk.value(desk.texts.bind)
-    stopped = desk.run(desk.texts.print_and_hang, limits={"wall_ms": 150})
+def test_a_run_stopped_during_a_call_reports_its_output(logged: LoggedSandbox) -> None:
+    """Ours: wall time includes host calls; earlier output is not lost."""
+    logged.value(logged.texts.bind)
+    stopped = logged.run(logged.texts.print_and_hang, limits={"wall_ms": 150})
     assert (stopped.status, stopped.error and stopped.error.code) == ("timeout", "TIMEOUT_WALL")
     assert stopped.stdout == "before\n"
     assert stopped.metrics.duration_ms >= 150
     assert [call.status for call in stopped.external_calls] == ["error"]
     assert stopped.external_calls[0].error is not None
     assert stopped.external_calls[0].error.code == "INTERRUPTED"
-    assert desk.value(desk.texts.read) == 1
+    assert logged.value(logged.texts.read) == 1
 
 
-def test_code_that_cannot_be_read_is_a_validation_error(desk: Desk) -> None:
+def test_code_that_cannot_be_parsed_is_a_validation_error(logged: LoggedSandbox) -> None:
     """Ours: code that cannot be parsed is not run."""
-    assert desk.run(desk.texts.wrong_syntax).status == "validation_error"
+    assert logged.run(logged.texts.wrong_syntax).status == "validation_error"
 
 
-def test_a_run_that_waits_tells_what_it_printed_so_far(desk: Desk) -> None:
+def test_a_waiting_run_reports_its_output_so_far(logged: LoggedSandbox) -> None:
     """Ours: the person who decides sees the output, and none is reported twice."""
-    waiting = desk.run(desk.texts.print_and_refund)
+    waiting = logged.run(logged.texts.print_and_refund)
     assert (waiting.status, waiting.stdout) == ("waiting_for_approval", "before\n")
-    ended = desk.box.approve(desk.box.approvals(pending=True)[0].approval_id)
+    ended = logged.box.approve(logged.box.approvals(pending=True)[0].approval_id)
     assert (ended.status, ended.stdout) == ("ok", "before\nafter\n")
 
 
-def test_output_and_metrics_are_reported(desk: Desk) -> None:
-    """Ours: SPEC §5, metrics are measured."""
-    printed = desk.run(desk.texts.prints)
+def test_output_and_metrics_are_reported(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §5; metrics are measured."""
+    printed = logged.run(logged.texts.prints)
     assert (printed.stdout, printed.stderr) == ("hello\n", "")
     assert printed.metrics.external_calls_count == 0
-    truncated = desk.run(desk.texts.prints, limits={"max_stdout_bytes": 3})
+    truncated = logged.run(logged.texts.prints, limits={"max_stdout_bytes": 3})
     assert truncated.stdout == "hel"
     assert [item.code for item in truncated.diagnostics] == ["OUTPUT_TRUNCATED"]
 
 
-def test_inputs_are_values_of_one_run(desk: Desk) -> None:
-    """Ours: SPEC §5, an input is not part of the session."""
-    assert desk.value(desk.texts.add_input, inputs={"y": 41}) == 42
-    assert desk.value(desk.texts.read) == 42
-    assert desk.run(desk.texts.input_alone).error is not None
+def test_inputs_exist_only_for_one_run(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §5; an input is not part of the session."""
+    assert logged.value(logged.texts.add_input, inputs={"y": 41}) == 42
+    assert logged.value(logged.texts.read) == 42
+    assert logged.run(logged.texts.input_alone).error is not None
 
 
-def test_a_value_that_is_not_json_is_refused(desk: Desk) -> None:
-    """Ours: SPEC §5, the error is RESULT_NOT_SERIALIZABLE."""
-    assert (refused := desk.run(desk.texts.unserializable)).error is not None
+def test_a_value_that_is_not_json_is_refused(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §5; the error is RESULT_NOT_SERIALIZABLE."""
+    assert (refused := logged.run(logged.texts.unserializable)).error is not None
     assert refused.error.code == "RESULT_NOT_SERIALIZABLE"
 
 
-def test_a_call_of_an_unknown_name_suggests_what_was_meant(desk: Desk) -> None:
-    """Ours: SPEC §5, UNKNOWN_TOOL at run time and at validation."""
-    for result in (desk.run(desk.texts.unknown_call), desk.box.validate(desk.texts.unknown_call)):
+def test_a_call_to_an_unknown_name_gets_a_suggestion(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §5; UNKNOWN_TOOL at run time and at validation."""
+    for result in (logged.run(logged.texts.unknown_call), logged.box.validate(logged.texts.unknown_call)):
         assert result.error is not None
         assert result.error.code == "UNKNOWN_TOOL"
         assert "refund" in (result.error.hint or "")
-    assert desk.done == []
+    assert logged.done == []
 
 
-def test_a_check_runs_nothing_and_knows_the_session(desk: Desk) -> None:
-    """Ours: SPEC §5, `validate_only` checks code against the session without running it."""
-    assert desk.box.validate(desk.texts.refund, session="s").status == "ok"
-    assert desk.box.sessions() == []
-    desk.value(desk.texts.function)
-    assert desk.box.validate(desk.texts.call_function, session="s").status == "ok"
-    assert desk.box.validate(desk.texts.wrong_syntax, session="s").status == "validation_error"
-    assert desk.done == []
+def test_a_check_runs_nothing_and_knows_the_session(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §5; `validate_only` checks code against the session without running it."""
+    assert logged.box.validate(logged.texts.refund, session="s").status == "ok"
+    assert logged.box.sessions() == []
+    logged.value(logged.texts.function)
+    assert logged.box.validate(logged.texts.call_function, session="s").status == "ok"
+    assert logged.box.validate(logged.texts.wrong_syntax, session="s").status == "validation_error"
+    assert logged.done == []
 
 
 # ── calls ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_calls_that_are_awaited_together_run_at_once(desk: Desk) -> None:
-    """Ours: each call returns only when all three are running."""
-    assert desk.value(desk.texts.meeting) == [1, 2, 3]
+def test_calls_awaited_together_run_concurrently(logged: LoggedSandbox) -> None:
+    """Ours: each call returns only once all three are running."""
+    assert logged.value(logged.texts.meeting) == [1, 2, 3]
 
 
-def test_exactly_as_many_calls_are_made_as_may_be(desk: Desk) -> None:
-    """Ours: SPEC §5, the call after max_external_calls ends the run."""
-    stopped = desk.run(desk.texts.many_calls, limits={"max_external_calls": 3})
+def test_exactly_the_permitted_number_of_calls_is_made(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §5; the call after max_external_calls ends the run."""
+    stopped = logged.run(logged.texts.many_calls, limits={"max_external_calls": 3})
     assert stopped.error is not None
     assert stopped.error.code == "EXTERNAL_CALLS_EXCEEDED"
-    assert desk.done == [("fee", 0), ("fee", 1), ("fee", 2)]
+    assert logged.done == [("fee", 0), ("fee", 1), ("fee", 2)]
     assert len(stopped.external_calls) == stopped.metrics.external_calls_count == 3
 
 
-def test_sleeping_takes_time_and_is_not_an_external_call(desk: Desk) -> None:
+def test_sleeping_takes_time_and_is_not_an_external_call(logged: LoggedSandbox) -> None:
     """Ours: forty sleeps exceed the number of external calls that a run may make."""
-    slept = desk.run(desk.texts.sleeps, limits={"max_external_calls": 3})
+    slept = logged.run(logged.texts.sleeps, limits={"max_external_calls": 3})
     assert (slept.status, slept.result) == ("ok", "slept")
     assert slept.metrics.duration_ms >= 40
     assert slept.metrics.external_calls_count == 0
-    stopped = desk.run(desk.texts.long_sleep, limits={"wall_ms": 80})
+    stopped = logged.run(logged.texts.long_sleep, limits={"wall_ms": 80})
     assert (stopped.error and stopped.error.code) == "TIMEOUT_WALL"
 
 
-def test_the_exception_of_a_tool_can_be_caught(desk: Desk) -> None:
-    """Ours: SPEC §4, a failing tool raises an exception in the guest."""
-    assert "told so" in desk.value(desk.texts.failing_tool)
+def test_an_exception_from_a_tool_can_be_caught(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §4; a failing tool raises an exception in the guest."""
+    assert "told so" in logged.value(logged.texts.failing_tool)
 
 
-def test_an_argument_that_is_not_json_fails_the_call_and_asks_no_person(desk: Desk) -> None:
+def test_an_argument_that_is_not_json_fails_the_call_and_requests_no_approval(logged: LoggedSandbox) -> None:
     """Ours: no person is asked about a call that cannot be made."""
-    assert "not JSON" in desk.value(desk.texts.bad_argument)
-    assert desk.box.approvals() == []
+    assert "not JSON" in logged.value(logged.texts.bad_argument)
+    assert logged.box.approvals() == []
 
 
-def test_a_handler_that_hangs_is_left_behind_and_the_run_continues(make: Callable[..., Desk]) -> None:
-    """Bug: a host tool that hung made the host hang."""
+def test_a_hanging_tool_is_abandoned_and_the_run_continues(make: Callable[..., LoggedSandbox]) -> None:
+    """Bug: a tool that hung made the host hang."""
 
     async def go() -> Any:
-        desk = make()
-        async with Sandbox(**desk.options) as box:
-            result = await box.run(desk.texts.hang_and_go_on, session="s")
+        logged = make()
+        async with Sandbox(**logged.options) as box:
+            result = await box.run(logged.texts.hang_and_go_on, session="s")
             assert result.external_calls[0].status == "timeout"
             return result.result
 
     assert asyncio.run(go()) == "continued"
 
 
-def test_a_run_can_be_cancelled_in_a_call_and_the_session_stays_usable(desk: Desk) -> None:
-    """Ours: SPEC §5, `cancel` ends a run within a call."""
-    desk.value(desk.texts.bind)
+def test_a_run_can_be_cancelled_during_a_call_and_the_session_stays_usable(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §5; `cancel` ends a run during a call."""
+    logged.value(logged.texts.bind)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(desk.run, desk.texts.hang)
-        assert desk.hanging.wait(timeout=10)
-        assert desk.box.cancel("s")
+        running = pool.submit(logged.run, logged.texts.hang)
+        assert logged.hanging.wait(timeout=10)
+        assert logged.box.cancel("s")
         assert running.result(timeout=10).status == "cancelled"
-    assert not desk.box.cancel("s")
-    assert desk.value(desk.texts.read) == 1
+    assert not logged.box.cancel("s")
+    assert logged.value(logged.texts.read) == 1
 
 
-def test_an_await_that_is_cancelled_cancels_the_run(make: Callable[..., Desk]) -> None:
+def test_cancelling_an_await_cancels_the_run(make: Callable[..., LoggedSandbox]) -> None:
     """Ours: a caller that gives up leaves nothing running."""
 
     async def go() -> Any:
-        desk = make()
-        async with Sandbox(**desk.options) as box:
-            await box.run(desk.texts.bind, session="s")
-            task = asyncio.create_task(box.run(desk.texts.hang, session="s"))
-            await asyncio.to_thread(desk.hanging.wait, 10)
+        logged = make()
+        async with Sandbox(**logged.options) as box:
+            await box.run(logged.texts.bind, session="s")
+            task = asyncio.create_task(box.run(logged.texts.hang, session="s"))
+            await asyncio.to_thread(logged.hanging.wait, 10)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            return (await box.run(desk.texts.read, session="s")).result
+            return (await box.run(logged.texts.read, session="s")).result
 
     assert asyncio.run(go()) == 1
 
@@ -477,10 +479,10 @@ def test_an_await_that_is_cancelled_cancels_the_run(make: Callable[..., Desk]) -
 # ── approvals ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_call_that_needs_a_person_stops_in_the_middle_and_resumes_elsewhere(
-    stored: Desk, make: Callable[..., Desk], tmp_path: Path
+def test_a_call_that_needs_approval_pauses_mid_expression_and_resumes_elsewhere(
+    stored: LoggedSandbox, make: Callable[..., LoggedSandbox], tmp_path: Path
 ) -> None:
-    """Ours: SPEC §5, paused mid-expression, closed, approved by another process, nothing repeated."""
+    """Ours: SPEC §5; paused mid-expression, closed, approved by another process, nothing repeated."""
     result, (approval,) = stored.wait(stored.texts.mid_expression)
     assert [call.status for call in result.external_calls] == ["ok", "approval_pending"]
     assert result.snapshot_id is not None
@@ -499,62 +501,62 @@ def test_a_call_that_needs_a_person_stops_in_the_middle_and_resumes_elsewhere(
     assert stored.value(stored.texts.read) == continued.result
 
 
-def test_a_session_that_waits_refuses_other_runs_until_it_is_decided(desk: Desk) -> None:
-    """Ours: SPEC §12, a new run is refused instead of queueing behind a person."""
-    approval = desk.ask(desk.texts.bind_and_refund)
-    refused = desk.run(desk.texts.read)
+def test_a_waiting_session_refuses_other_runs_until_the_decision(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §12; a new run is refused instead of queueing behind a person."""
+    approval = logged.ask(logged.texts.bind_and_refund)
+    refused = logged.run(logged.texts.read)
     assert refused.status == "waiting_for_approval"
     assert refused.error is not None
     assert approval in refused.error.message
-    assert desk.box.approve(approval).result == 2
-    assert desk.value(desk.texts.read) == 2
+    assert logged.box.approve(approval).result == 2
+    assert logged.value(logged.texts.read) == 2
 
 
-def test_a_denied_call_can_be_caught_and_tells_the_reason(desk: Desk) -> None:
-    """Ours: SPEC §4, a denied call raises a catchable error with the reason."""
-    denied = desk.box.deny(desk.ask(desk.texts.caught), reason="too much")
+def test_a_denial_can_be_caught_and_has_the_reason(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §4; a denied call raises a catchable error with the reason."""
+    denied = logged.box.deny(logged.ask(logged.texts.caught), reason="too much")
     assert denied.status == "ok"
     assert "too much" in denied.result
     assert denied.external_calls[0].status == "denied"
-    assert desk.done == []
+    assert logged.done == []
 
 
-def test_a_denied_call_that_the_code_does_not_catch_ends_the_run(desk: Desk) -> None:
+def test_an_uncaught_denial_ends_the_run(logged: LoggedSandbox) -> None:
     """Ours: the variables are kept, as after any exception."""
-    denied = desk.box.deny(desk.ask(desk.texts.uncaught))
+    denied = logged.box.deny(logged.ask(logged.texts.uncaught))
     assert (denied.status, denied.error and denied.error.code) == ("permission_denied", "PERMISSION_DENIED")
-    assert desk.value(desk.texts.read) == 5
+    assert logged.value(logged.texts.read) == 5
 
 
-def test_edited_arguments_are_used(desk: Desk) -> None:
-    """Ours: SPEC §4, a person may edit the arguments."""
-    edited = desk.box.approve(desk.ask(desk.texts.refund_text), kwargs={"cents": 50})
+def test_edited_arguments_are_used(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §4; a person may edit the arguments."""
+    edited = logged.box.approve(logged.ask(logged.texts.refund_text), kwargs={"cents": 50})
     assert edited.result == "<paid 50 for A>"
-    assert desk.done == [("A", 50)]
+    assert logged.done == [("A", 50)]
 
 
-def test_an_approval_expires_without_a_decision_and_the_session_stays_usable(desk: Desk) -> None:
-    """Ours: SPEC §12, an approval must expire instead of blocking the conversation."""
-    approval = desk.ask(desk.texts.caught)
-    desk.clock.advance(601)
-    late = desk.box.approve(approval)
+def test_an_approval_expires_without_a_decision_and_the_session_stays_usable(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §12; an approval must expire instead of blocking the conversation."""
+    approval = logged.ask(logged.texts.caught)
+    logged.clock.advance(601)
+    late = logged.box.approve(approval)
     assert late.status == "ok"
     assert "expired" in late.result
-    desk.ask(desk.texts.bind_and_refund)
-    desk.clock.advance(601)
-    assert desk.value(desk.texts.one) == 2
-    assert desk.done == []
+    logged.ask(logged.texts.bind_and_refund)
+    logged.clock.advance(601)
+    assert logged.value(logged.texts.one) == 2
+    assert logged.done == []
 
 
-def test_a_wait_among_parallel_calls_keeps_the_other_results(stored: Desk) -> None:
-    """Ours: SPEC §12, approvals can be combined with parallel calls."""
+def test_a_wait_among_parallel_calls_keeps_the_other_results(stored: LoggedSandbox) -> None:
+    """Ours: SPEC §12; approvals can be combined with parallel calls."""
     approval = stored.ask(stored.texts.gather)
     assert sorted(stored.done) == [("fee", 1), ("fee", 2)]
     assert stored.box.approve(approval).result == [10, "paid 100 for A", 20]
     assert len(stored.done) == 3
 
 
-def test_a_run_may_wait_again_and_again(stored: Desk) -> None:
+def test_a_run_may_wait_repeatedly(stored: LoggedSandbox) -> None:
     """Ours: each decision permits one call."""
     first = stored.ask(stored.texts.both)
     again = stored.box.approve(first)
@@ -563,7 +565,7 @@ def test_a_run_may_wait_again_and_again(stored: Desk) -> None:
     assert stored.done == [("A", 100), ("B", 100)]
 
 
-def test_two_calls_may_wait_at_once_and_are_decided_one_by_one(stored: Desk) -> None:
+def test_two_calls_may_wait_at_the_same_time_and_are_decided_one_by_one(stored: LoggedSandbox) -> None:
     """Ours: the run resumes as far as the first decision permits."""
     _, (first, second) = stored.wait(stored.texts.two_refunds)
     assert stored.box.approve(second.approval_id).status == "waiting_for_approval"
@@ -572,15 +574,15 @@ def test_two_calls_may_wait_at_once_and_are_decided_one_by_one(stored: Desk) -> 
     assert stored.done == [("B", 100), ("A", 100)]
 
 
-def test_inputs_of_any_size_survive_the_wait(stored: Desk) -> None:
+def test_inputs_of_any_size_survive_the_wait(stored: LoggedSandbox) -> None:
     """Ours: an engine that replays needs the inputs again; integers have no limit in JSON."""
     big = 2**53 - 100
     approval = stored.ask(stored.texts.input_and_refund, inputs={"big": big})
     assert stored.box.approve(approval).result == big + len("paid 100 for A")
 
 
-def test_restoring_a_waiting_run_asks_again(stored: Desk) -> None:
-    """Ours: SPEC §5, restoring an earlier snapshot never reuses a decision."""
+def test_restoring_a_waiting_run_asks_again(stored: LoggedSandbox) -> None:
+    """Ours: SPEC §5; restoring an earlier snapshot never reuses a decision."""
     stored.value(stored.texts.bind)
     result, (old,) = stored.wait(stored.texts.refund)
     assert result.snapshot_id is not None
@@ -596,37 +598,37 @@ def test_restoring_a_waiting_run_asks_again(stored: Desk) -> None:
     assert stored.done == [("A", 100), ("A", 100)]
 
 
-def test_giving_a_waiting_run_up_leaves_the_session_as_it_was(desk: Desk) -> None:
-    """Ours: `cancel` and `reset` end the wait."""
-    desk.value(desk.texts.bind)
-    approval = desk.ask(desk.texts.bind_and_refund)
-    assert desk.box.cancel("s")
-    assert desk.box.approval(approval).state == "cancelled"
-    assert desk.value(desk.texts.read) == 1
+def test_cancelling_a_waiting_run_leaves_the_session_unchanged(logged: LoggedSandbox) -> None:
+    """Ours: the approval is cancelled with the run."""
+    logged.value(logged.texts.bind)
+    approval = logged.ask(logged.texts.bind_and_refund)
+    assert logged.box.cancel("s")
+    assert logged.box.approval(approval).state == "cancelled"
+    assert logged.value(logged.texts.read) == 1
 
 
-def test_time_waiting_for_a_person_does_not_count(desk: Desk) -> None:
-    """Ours: SPEC §5, wall_ms counts host calls but not the wait."""
-    approval = desk.ask(desk.texts.refund, limits={"wall_ms": 2_000})
-    desk.clock.advance(300)
-    done = desk.box.approve(approval)
+def test_time_spent_waiting_for_a_person_does_not_count(logged: LoggedSandbox) -> None:
+    """Ours: SPEC §5; wall_ms counts host calls but not the wait."""
+    approval = logged.ask(logged.texts.refund, limits={"wall_ms": 2_000})
+    logged.clock.advance(300)
+    done = logged.box.approve(approval)
     assert done.status == "ok"
     assert done.metrics.duration_ms < 2_000
 
 
-def test_many_sessions_wait_without_holding_workers(make: Callable[..., Desk]) -> None:
-    """Ours: SPEC §5, a waiting run releases its worker."""
-    desk = make(workers=2)
-    with desk.box:
-        asked = [desk.ask(desk.texts.refund, session=f"s{n}") for n in range(5)]
-        assert desk.value(desk.texts.one, session="free") == 2
-        assert {desk.box.approve(item).result for item in asked} == {"paid 100 for A"}
+def test_many_sessions_wait_without_holding_workers(make: Callable[..., LoggedSandbox]) -> None:
+    """Ours: SPEC §5; a waiting run releases its worker."""
+    logged = make(workers=2)
+    with logged.box:
+        asked = [logged.ask(logged.texts.refund, session=f"s{n}") for n in range(5)]
+        assert logged.value(logged.texts.one, session="free") == 2
+        assert {logged.box.approve(item).result for item in asked} == {"paid 100 for A"}
 
 
 # ── sessions and snapshots ───────────────────────────────────────────────────────────────────────
 
 
-def test_snapshots_bring_a_session_back_and_forks_are_copies(stored: Desk, guest: Guest) -> None:
+def test_snapshots_restore_a_session_and_forks_are_copies(stored: LoggedSandbox, guest: Guest) -> None:
     """Seed: snapshot_session, restore_session and fork."""
     stored.value(stored.texts.bind)
     name = stored.box.snapshot("s")
@@ -644,8 +646,8 @@ def test_snapshots_bring_a_session_back_and_forks_are_copies(stored: Desk, guest
     assert stored.box.destroy("s")
 
 
-def test_a_stored_session_resumes_in_another_sandbox_on_its_own_engine(
-    stored: Desk, guest: Guest, tmp_path: Path
+def test_a_stored_session_continues_in_another_sandbox_on_its_own_engine(
+    stored: LoggedSandbox, guest: Guest, tmp_path: Path
 ) -> None:
     """Ours: the process that opens the directory need not know which engine a session has."""
     stored.value(stored.texts.bind)
@@ -657,8 +659,10 @@ def test_a_stored_session_resumes_in_another_sandbox_on_its_own_engine(
     stored.box.__enter__()
 
 
-def test_language_and_engine_of_a_session_are_fixed(stored: Desk, guest: Guest, tmp_path: Path) -> None:
-    """Ours: another engine is a typed error, and a snapshot is restored into a session of its engine."""
+def test_a_sessions_language_and_engine_are_fixed(
+    stored: LoggedSandbox, guest: Guest, tmp_path: Path
+) -> None:
+    """Ours: requesting another engine is a typed error, as is restoring into a session of another engine."""
     stored.value(stored.texts.bind)
     other_language = next(item for item in Language if item is not guest.language)
     refused = stored.run(stored.texts.read, language=other_language)
@@ -677,7 +681,7 @@ def test_language_and_engine_of_a_session_are_fixed(stored: Desk, guest: Guest, 
         assert f"is {guest.language} on {guest.engine}" in wrong.error.message
 
 
-def test_a_snapshot_of_another_build_is_refused(stored: Desk) -> None:
+def test_a_snapshot_of_another_build_is_refused(stored: LoggedSandbox) -> None:
     """Ours: SNAPSHOT_VERSION_MISMATCH is raised before the engine reads the snapshot."""
     stored.value(stored.texts.bind)
     codec = SnapshotCodec((Path(stored.options["data_dir"]) / "snapshot.key").read_bytes())
@@ -691,10 +695,10 @@ def test_a_snapshot_of_another_build_is_refused(stored: Desk) -> None:
     assert stored.value(stored.texts.read) == 1
 
 
-def test_a_session_that_another_build_has_stored_is_refused_until_it_is_reset(
-    stored: Desk, monkeypatch: pytest.MonkeyPatch
+def test_a_session_stored_by_another_build_is_refused_until_it_is_reset(
+    stored: LoggedSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bug: the hint said to reset the session, and resetting read its state first."""
+    """Bug: the hint said to reset the session, but resetting read its state first."""
     stored.value(stored.texts.bind)
     asked = stored.ask(stored.texts.bind_and_refund)
     stored.box.__exit__()
@@ -703,7 +707,7 @@ def test_a_session_that_another_build_has_stored_is_refused_until_it_is_reset(
         upgraded.setattr(cpython_state, "VERSION", "another")
         upgraded.setattr(quickjs_state, "build_id", lambda: bytes(16))
         for state in (monty_state, quickjs_state):
-            state.decode_state.known.clear()  # another process has decoded nothing yet
+            state.decode_state.known.clear()  # another process has not decoded anything yet
         with BlockingSandbox(**stored.options) as other:
             refused = other.run(stored.texts.read, session="s")
             assert refused.error is not None
@@ -719,7 +723,7 @@ def test_a_session_that_another_build_has_stored_is_refused_until_it_is_reset(
 
 
 def test_a_session_whose_engine_is_missing_can_be_reset(
-    stored: Desk, guest: Guest, monkeypatch: pytest.MonkeyPatch
+    stored: LoggedSandbox, guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: operations that do not run code work wherever the data directory is opened."""
 
@@ -741,10 +745,10 @@ def test_a_session_whose_engine_is_missing_can_be_reset(
     assert stored.run(stored.texts.read).status != "ok"
 
 
-def test_concurrent_runs_on_one_session_lose_nothing(make: Callable[..., Desk]) -> None:
-    """Ours: SPEC §5, two runs on one session queue."""
-    desk = make(workers=2)
-    with desk.box, ThreadPoolExecutor(6) as pool:
-        desk.value(desk.texts.bind)
-        results = list(pool.map(lambda n: desk.run(desk.texts.add_input, inputs={"y": n}), range(12)))
+def test_concurrent_runs_on_one_session_lose_no_state(make: Callable[..., LoggedSandbox]) -> None:
+    """Ours: SPEC §5; two runs on one session queue."""
+    logged = make(workers=2)
+    with logged.box, ThreadPoolExecutor(6) as pool:
+        logged.value(logged.texts.bind)
+        results = list(pool.map(lambda n: logged.run(logged.texts.add_input, inputs={"y": n}), range(12)))
         assert [item.result for item in results] == list(range(1, 13))

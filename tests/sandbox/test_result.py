@@ -72,7 +72,7 @@ ONE_RUN: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("code", "expected"), ONE_RUN, ids=[repr(row[0])[:50] for row in ONE_RUN])
 def test_the_result_is_result_if_bound_else_the_last_expression(run: Run, code: str, expected: Any) -> None:
-    """Ours: SPEC §5, the global `result` if this run bound it, else the last expression, else null."""
+    """Ours: SPEC §5; the global `result` if this run bound it, else the last expression, else null."""
     outcome = run(code)
     if code.startswith("def result"):
         assert outcome.error is not None
@@ -94,7 +94,7 @@ def test_an_old_result_is_not_reported_again(value: Value) -> None:
     assert value("result") == 41
 
 
-def test_result_survives_as_a_variable(value: Value) -> None:
+def test_result_persists_as_a_variable(value: Value) -> None:
     """Ours: `result` is a global like any other."""
     value("result = [1]")
     value("result.append(2)")
@@ -102,7 +102,7 @@ def test_result_survives_as_a_variable(value: Value) -> None:
     assert value("result += [3]") == [1, 2, 3]
 
 
-def test_a_condition_that_leaves_result_alone_leaves_its_value(value: Value) -> None:
+def test_a_condition_that_does_not_bind_result_keeps_its_value(value: Value) -> None:
     """Bug: probing by unbinding `result` did not restore it."""
     value("result = 'kept'")
     assert value("if False:\n    result = 1\n7") == 7
@@ -111,7 +111,7 @@ def test_a_condition_that_leaves_result_alone_leaves_its_value(value: Value) -> 
     assert value("result") == "kept"
 
 
-def test_the_same_conditional_code_reports_in_every_run(value: Value) -> None:
+def test_the_same_conditional_code_reports_a_result_in_every_run(value: Value) -> None:
     """Bug: a second run that bound `result` to an equal value counted as not binding it."""
     code = "for i in range(3):\n    if i == 2:\n        result = i"
     assert [value(code) for _ in range(3)] == [2, 2, 2]
@@ -125,7 +125,7 @@ def test_a_conditional_result_that_reads_the_old_one_is_reported(value: Value) -
     assert value("if True:\n    result = result + 1") == 2
 
 
-def test_binding_result_to_itself_is_binding_it(value: Value) -> None:
+def test_assigning_result_to_itself_binds_it(value: Value) -> None:
     """Ours: the binding counts, not whether the value differs."""
     value("result = 2")
     assert value("if True:\n    result = result") == 2
@@ -141,8 +141,8 @@ def test_a_conditional_result_that_equals_the_old_one_is_reported(run: Run, lite
 
 
 @pytest.mark.parametrize("depth", [200, 300, 1_000, 5_000])
-def test_a_deep_result_is_reported_whole_or_refused(run: Run, depth: int) -> None:
-    """Bug: the engine cuts values at 256 levels and inserts a text, which gave a wrong result."""
+def test_a_deeply_nested_result_is_reported_whole_or_refused(run: Run, depth: int) -> None:
+    """Bug: the engine truncates values at 256 levels and inserts a text, which gave a wrong result."""
     outcome = run(f"x = []\nfor i in range({depth}):\n    x = [x]\nx")
     if outcome.status == "ok":
         inner, found = outcome.result, 0
@@ -154,7 +154,7 @@ def test_a_deep_result_is_reported_whole_or_refused(run: Run, depth: int) -> Non
         assert outcome.error.code == "RESULT_NOT_SERIALIZABLE"
 
 
-def test_a_function_of_an_earlier_run_that_binds_result_binds_it_in_the_run_that_calls_it(
+def test_a_function_of_an_earlier_run_binds_result_for_the_run_that_calls_it(
     value: Value,
 ) -> None:
     """Ours: a run binds `result` if it is bound while the run executes."""
@@ -165,7 +165,7 @@ def test_a_function_of_an_earlier_run_that_binds_result_binds_it_in_the_run_that
     assert value("result") == 6
 
 
-def test_a_run_that_makes_calls_and_reads_an_earlier_result_has_not_bound_it(run: Run, value: Value) -> None:
+def test_a_run_that_makes_calls_and_only_reads_result_does_not_bind_it(run: Run, value: Value) -> None:
     """Bug: the engine's answer was not read, because the calls before it counted towards its size."""
     run("result = 5")
     ended = run("for i in range(20): add(i, 1)\nif result == 4:\n    result = 7\ny = result + 1")
@@ -173,15 +173,15 @@ def test_a_run_that_makes_calls_and_reads_an_earlier_result_has_not_bound_it(run
     assert value("[y, result]") == [6, 5]
 
 
-def test_an_error_after_binding_result_keeps_the_binding_and_reports_no_result(run: Run) -> None:
+def test_an_error_after_binding_result_keeps_the_variable_but_reports_no_result(run: Run) -> None:
     """Ours: a Python exception keeps the bindings made before it."""
     outcome = run("result = 5\n1 / 0")
     assert (outcome.status, outcome.result) == ("runtime_error", None)
     assert run("result").result == 5
 
 
-def test_a_name_called_underscore_is_the_guests_own(value: Value) -> None:
-    """Bug: keeping the last expression under a name that guests use hid their variable."""
+def test_a_variable_named_underscore_belongs_to_the_guest(value: Value) -> None:
+    """Bug: storing the last expression under a name that guests use hid their variable."""
     value("_ = 5")
     value("6 * 7")
     value("[i for i in range(3)]")
@@ -189,7 +189,7 @@ def test_a_name_called_underscore_is_the_guests_own(value: Value) -> None:
     assert value("for _ in range(3):\n    pass\n_") == 2
 
 
-def test_an_input_called_result_is_not_a_result(value: Value) -> None:
+def test_an_input_named_result_is_not_a_result(value: Value) -> None:
     """Ours: an input is not bound by the run."""
     assert value("result + 1", inputs={"result": 1}) == 2
     assert value("5", inputs={"result": 1}) == 5
@@ -238,10 +238,10 @@ STRANGE: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("code", "type_name"), STRANGE, ids=[repr(row[0])[:50] for row in STRANGE])
-def test_a_result_that_is_not_json_is_refused_with_its_types_name(
+def test_a_result_that_is_not_json_is_refused_with_the_name_of_its_type(
     run: Run, code: str, type_name: str
 ) -> None:
-    """Ours: SPEC §5, RESULT_NOT_SERIALIZABLE with the type's name as hint, never the text of a repr."""
+    """Ours: SPEC §5; RESULT_NOT_SERIALIZABLE with the type's name as hint, never the text of a repr."""
     outcome = run(code)
     assert outcome.status == "validation_error", (outcome.status, outcome.result, outcome.error)
     assert outcome.error is not None
@@ -271,8 +271,8 @@ def test_a_session_stays_usable_after_a_result_that_is_not_json(value: Value, ru
     assert value("x") == 5
 
 
-def test_a_result_past_its_cap_is_refused_and_its_variable_stays(run: Run, value: Value) -> None:
-    """Ours: SPEC §11, every size is limited."""
+def test_a_result_above_the_cap_is_refused_and_its_variable_is_kept(run: Run, value: Value) -> None:
+    """Ours: SPEC §11; every size is limited."""
     large = run("text = 'a' * (9 << 20)\n[text, text]", limits={"memory_mb": 256})
     assert (large.status, large.error and large.error.code) == ("resource_exhausted", "RESPONSE_TOO_LARGE")
     assert value("len(text)", limits={"memory_mb": 256}) == 9 << 20

@@ -1,4 +1,4 @@
-"""Runs: state, inputs, errors, output and the calls of tools."""
+"""Runs: state, inputs, errors, output and tool calls."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 
@@ -40,7 +40,7 @@ def test_sessions_do_not_see_each_other(run: Run) -> None:
 
 
 def test_an_exception_keeps_the_bindings_made_before_it(run: Run, value: Value) -> None:
-    """Ours: SPEC §5, variables are kept, as in a REPL."""
+    """Ours: SPEC §5; variables are kept, as in a REPL."""
     failed = run("x = 1\ny = [x]\n1 / 0\nz = 2")
     assert failed.status == "runtime_error"
     assert not any(item.code == "SESSION_ROLLED_BACK" for item in failed.diagnostics)
@@ -60,10 +60,10 @@ def test_an_exception_keeps_the_bindings_made_before_it(run: Run, value: Value) 
     ],
     ids=["cpu", "memory", "sleep", "tool", "calls", "stdout"],
 )
-def test_a_hard_stop_puts_the_session_back_and_says_so(
+def test_a_hard_stop_rolls_the_session_back_and_says_so(
     run: Run, value: Value, code: str, limits: dict[str, int]
 ) -> None:
-    """Ours: SPEC §5, a diagnostic says that the session was rolled back."""
+    """Ours: SPEC §5; a diagnostic says that the session was rolled back."""
     value("x = 1\nitems = [1]")
     stopped = run(f"x = 2\nitems.append(2)\nw = 3\n{code}", limits=limits)
     assert stopped.status in ("timeout", "resource_exhausted")
@@ -73,7 +73,7 @@ def test_a_hard_stop_puts_the_session_back_and_says_so(
     assert run("w").status == "runtime_error"
 
 
-def test_code_that_is_refused_changes_nothing(run: Run, value: Value) -> None:
+def test_refused_code_changes_nothing(run: Run, value: Value) -> None:
     """Ours: syntax and features are checked before the first statement."""
     value("x = 1")
     for code in ("x = 2\nx = (", "x = 2\nclass A(int):\n    pass", "x = 2\ndel x"):
@@ -81,8 +81,8 @@ def test_code_that_is_refused_changes_nothing(run: Run, value: Value) -> None:
     assert value("x") == 1
 
 
-def test_a_hundred_concurrent_increments_on_one_session_lose_nothing() -> None:
-    """Ours: SPEC §5, two runs on one session queue and never lose state."""
+def test_a_hundred_concurrent_increments_on_one_session_lose_no_update() -> None:
+    """Ours: SPEC §5; two runs on one session queue and never lose state."""
 
     async def go() -> Any:
         async with Sandbox() as box:
@@ -95,7 +95,7 @@ def test_a_hundred_concurrent_increments_on_one_session_lose_nothing() -> None:
     assert asyncio.run(go()) == 100
 
 
-def test_many_sessions_run_at_once_with_few_workers() -> None:
+def test_many_sessions_run_concurrently_with_few_workers() -> None:
     """Ours: workers are a bounded pool; sessions wait for one and keep their state without it."""
 
     async def go() -> None:
@@ -109,8 +109,8 @@ def test_many_sessions_run_at_once_with_few_workers() -> None:
     asyncio.run(go())
 
 
-def test_runs_in_quick_succession_know_what_the_run_before_them_did() -> None:
-    """Bug: the memory store takes the state after the result, and the next run did not wait for it."""
+def test_runs_in_quick_succession_see_the_state_of_the_run_before_them() -> None:
+    """Bug: the memory store saves the state after the result, and the next run did not wait for it."""
 
     @tool(side_effect="read")
     async def later(x: int) -> int:
@@ -129,7 +129,7 @@ def test_runs_in_quick_succession_know_what_the_run_before_them_did() -> None:
 
 
 def test_three_hundred_runs_keep_the_stored_session_small(box: BlockingSandbox, sid: str) -> None:
-    """Bug: the engine keeps the source of every run, so dumps grew without a limit."""
+    """Bug: the engine keeps the source of every run, so dumps grew without limit."""
     for index in range(300):
         result = box.run(f"x = {index}\nif x % 7 == 0:\n    y = x\n'{'pad' * 60}'", session=sid)
         assert result.status == "ok"
@@ -152,21 +152,21 @@ def test_functions_survive_three_hundred_runs(run: Run, value: Value) -> None:
 # ── inputs ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_inputs_are_variables_of_this_run_alone(run: Run, value: Value) -> None:
+def test_inputs_are_variables_of_one_run_only(run: Run, value: Value) -> None:
     """Seed: inputs. Ours: they are gone after the run."""
     assert value("a + b['c'][0]", inputs={"a": 1, "b": {"c": [2]}}) == 3
     assert run("a").status == "runtime_error"
     assert run("b").status == "runtime_error"
 
 
-def test_a_variable_that_an_input_hides_comes_back(value: Value) -> None:
+def test_a_variable_hidden_by_an_input_reappears(value: Value) -> None:
     """Ours: inputs belong to the run, variables to the session."""
     value("x = 'mine'")
     assert value("x", inputs={"x": "given"}) == "given"
     assert value("x") == "mine"
 
 
-def test_a_hidden_variable_comes_back_after_an_error_too(run: Run, value: Value) -> None:
+def test_a_hidden_variable_reappears_after_an_error_too(run: Run, value: Value) -> None:
     """Ours: an exception ends the run, and with it the inputs."""
     value("x = 'mine'")
     assert run("1 / 0", inputs={"x": 1, "y": 2}).status == "runtime_error"
@@ -174,8 +174,8 @@ def test_a_hidden_variable_comes_back_after_an_error_too(run: Run, value: Value)
     assert run("y").status == "runtime_error"
 
 
-def test_an_input_that_the_code_binds_is_gone_anyway(run: Run, value: Value) -> None:
-    """Ours: SPEC §5, inputs are variables of this run, on every engine."""
+def test_an_input_that_the_code_rebinds_still_ends_with_the_run(run: Run, value: Value) -> None:
+    """Ours: SPEC §5; inputs are variables of this run, on every engine."""
     assert value("x = x + 1\nx", inputs={"x": 1}) == 2
     assert run("x").status == "runtime_error"
     value("x = 'mine'")
@@ -183,9 +183,7 @@ def test_an_input_that_the_code_binds_is_gone_anyway(run: Run, value: Value) -> 
     assert value("x") == "mine"
 
 
-def test_an_input_whose_name_a_comprehension_or_a_function_uses_is_gone_anyway(
-    run: Run, value: Value
-) -> None:
+def test_an_input_whose_name_an_inner_scope_binds_still_ends_with_the_run(run: Run, value: Value) -> None:
     """Bug: names bound in an inner scope counted as bound by the run."""
     assert value("[x for x in [1, 2]] + [y]", inputs={"x": 5, "y": 3}) == [1, 2, 3]
     value("def f():\n    z = 1\n    return z\nf() + z", inputs={"z": 5})
@@ -193,8 +191,8 @@ def test_an_input_whose_name_a_comprehension_or_a_function_uses_is_gone_anyway(
         assert run(name).status == "runtime_error", name
 
 
-def test_inputs_are_given_by_value(value: Value) -> None:
-    """Ours: SPEC §5, guest code cannot change the host's objects."""
+def test_inputs_are_passed_by_value(value: Value) -> None:
+    """Ours: SPEC §5; guest code cannot change the host's objects."""
     given: dict[str, Any] = {"items": [1], "table": {"k": [1]}}
     value("items.append(2)\ntable['k'].append(2)\ntable['new'] = 1", inputs=given)
     assert given == {"items": [1], "table": {"k": [1]}}
@@ -232,8 +230,8 @@ def test_big_integers_and_floats_pass_unchanged(value: Value) -> None:
 # ── limits of one run ────────────────────────────────────────────────────────────────────────────
 
 
-def test_limits_hold_for_their_run_only(run: Run, value: Value) -> None:
-    """Bug: the engine can only tighten a stored session's limits; a small run shrank the session."""
+def test_limits_of_a_run_apply_only_to_it(run: Run, value: Value) -> None:
+    """Bug: the engine can only tighten a stored session's limits, so a run with small limits shrank the session."""
     assert value("x = 1\nx", limits={"memory_mb": 8, "cpu_ms": 100, "max_stack_depth": 20}) == 1
     assert value("len('a' * (20 << 20))") == 20 << 20
     assert value("def f(n):\n    return n and f(n - 1)\nf(100)") == 0
@@ -257,15 +255,15 @@ def test_a_large_variable_is_kept_or_refused_but_never_lost(run: Run, value: Val
     assert megabytes > 8 or result.status == "ok"
 
 
-def test_a_run_may_have_more_than_its_session(run: Run, value: Value) -> None:
-    """Ours: the limits of a request replace those of the session, up and down."""
+def test_a_run_may_have_higher_limits_than_its_session(run: Run, value: Value) -> None:
+    """Ours: a request's limits replace the session's, whether higher or lower."""
     code = "'a' * (80 << 20)\n1"
     assert run(code).status == "resource_exhausted"
     assert value(code, limits={"memory_mb": 128}) == 1
     assert run(code).status == "resource_exhausted"
 
 
-def test_timeout_ms_holds_for_its_run_only(run: Run, value: Value) -> None:
+def test_timeout_ms_applies_only_to_its_run(run: Run, value: Value) -> None:
     """Seed: timeout_ms limits one run."""
     started = time.monotonic()
     late = run("hang(9)", timeout_ms=80)
@@ -274,7 +272,7 @@ def test_timeout_ms_holds_for_its_run_only(run: Run, value: Value) -> None:
     assert value("import time\ntime.sleep(0.1)\n5") == 5
 
 
-def test_a_sessions_own_limits_hold_for_all_its_runs(box: BlockingSandbox, sid: str) -> None:
+def test_a_sessions_limits_apply_to_all_its_runs(box: BlockingSandbox, sid: str) -> None:
     """Seed: create_session takes limits."""
     box.create(sid, limits={"memory_mb": 8})
     assert box.run("x = 'a' * (20 << 20)", session=sid).status == "resource_exhausted"
@@ -284,8 +282,8 @@ def test_a_sessions_own_limits_hold_for_all_its_runs(box: BlockingSandbox, sid: 
 @pytest.mark.parametrize(
     "limits", [{"memory": 5}, {"memory_mb": 0}, {"cpu_ms": -1}, {"wall_ms": "x"}], ids=str
 )
-def test_limits_that_make_no_sense_are_refused(run: Run, limits: dict[str, Any]) -> None:
-    """Ours: a misspelt limit must not count as no limit."""
+def test_invalid_limits_are_refused(run: Run, limits: dict[str, Any]) -> None:
+    """Ours: a misspelt limit must not mean no limit."""
     result = run("1", limits=limits)
     assert (result.status, result.error and result.error.code) == ("validation_error", "INVALID_ARGUMENT")
 
@@ -320,10 +318,10 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("code", "expected"), CALLS, ids=[repr(row[0])[:60] for row in CALLS])
-def test_a_tool_is_called_plainly_or_awaited_whichever_kind_it_is(
+def test_a_sync_or_async_tool_can_be_called_plainly_or_awaited(
     value: Value, code: str, expected: Any
 ) -> None:
-    """Ours: SPEC §4, guest code need not know whether a tool is sync or async."""
+    """Ours: SPEC §4; guest code need not know whether a tool is sync or async."""
     assert value(code) == expected
 
 
@@ -354,15 +352,13 @@ GATHERS = [
 
 @pytest.mark.parametrize("tool_name", ["meet", "meet_later"])
 @pytest.mark.parametrize("code", GATHERS, ids=[repr(row)[:70] for row in GATHERS])
-def test_calls_that_are_gathered_run_at_the_same_time(
-    value: Value, sid: str, code: str, tool_name: str
-) -> None:
-    """Ours: SPEC §4, the tool returns only once all three calls run."""
+def test_gathered_calls_run_concurrently(value: Value, sid: str, code: str, tool_name: str) -> None:
+    """Ours: SPEC §4; the tool returns only once all three calls run."""
     assert value(IMPORT + code.format(f=tool_name).replace("'P'", f"'{sid}'")) == [0, 1, 2]
 
 
-def test_functions_of_an_earlier_run_gather_too(value: Value, sid: str) -> None:
-    """Bug: whether a call is awaited is read off the code, which is not available for earlier runs."""
+def test_functions_of_an_earlier_run_can_gather_too(value: Value, sid: str) -> None:
+    """Bug: whether a call is awaited is decided from the code, which is not available for earlier runs."""
     value(
         "import asyncio\n"
         "async def one(place, i):\n    return await meet_later(place, 3, i)\n"
@@ -375,7 +371,7 @@ def test_functions_of_an_earlier_run_gather_too(value: Value, sid: str) -> None:
     assert value(f"await all_('{sid}c')") == [0, 1, 2]
 
 
-def test_gather_hands_a_failure_to_guest_code(value: Value) -> None:
+def test_gather_raises_a_failure_in_guest_code(value: Value) -> None:
     """Ours: the first exception of a gather is catchable."""
     assert (
         value(
@@ -394,8 +390,8 @@ def test_gather_hands_a_failure_to_guest_code(value: Value) -> None:
         ("await fail()", "ValueError: told so"),
     ],
 )
-def test_an_exception_of_a_tool_is_one_in_the_guest(run: Run, value: Value, code: str, seen: str) -> None:
-    """Ours: a tool that raises becomes a typed failure, catchable by its kind."""
+def test_a_tools_exception_is_raised_in_the_guest(run: Run, value: Value, code: str, seen: str) -> None:
+    """Ours: a tool that raises becomes a typed failure, which code can catch by its type."""
     kind = seen.split(":")[0]
     caught = value(f"try:\n    {code}\nexcept {kind} as e:\n    result = f'{kind}: {{e}}'")
     assert caught == seen
@@ -404,7 +400,7 @@ def test_an_exception_of_a_tool_is_one_in_the_guest(run: Run, value: Value, code
     assert failed.external_calls[0].status == "error"
 
 
-def test_a_tools_own_code_ends_the_run_if_the_guest_does_not_catch_it(run: Run) -> None:
+def test_an_uncaught_tool_error_ends_the_run_with_its_own_code(run: Run) -> None:
     """Seed: a ToolError has its own code and message."""
     failed = run("x = 1\nfail('ToolError')")
     assert failed.status == "runtime_error"
@@ -413,7 +409,7 @@ def test_a_tools_own_code_ends_the_run_if_the_guest_does_not_catch_it(run: Run) 
     assert failed.error.span == Span(line=2, column=1, end_line=2, end_column=18)
 
 
-def test_calls_leave_records_in_the_order_they_were_made(run: Run) -> None:
+def test_calls_are_recorded_in_the_order_they_were_made(run: Run) -> None:
     """Seed: a result has external_calls and external_calls_count."""
     result = run(
         "import asyncio\nadd(1)\nawait asyncio.gather(add_later(2), add(3))\ntry:\n    fail()\nexcept ValueError:\n    pass"
@@ -425,7 +421,7 @@ def test_calls_leave_records_in_the_order_they_were_made(run: Run) -> None:
     assert result.metrics.external_calls_count == 4
 
 
-def test_a_wrong_call_is_a_type_error_in_the_guest(run: Run, value: Value) -> None:
+def test_a_malformed_call_is_a_type_error_in_the_guest(run: Run, value: Value) -> None:
     """Ours: a TypeError as in Python, and INVALID_ARGUMENT if the guest does not catch it."""
     assert value("try:\n    add('x')\nexcept TypeError:\n    result = 'caught'") == "caught"
     failed = run("add()")
@@ -439,9 +435,7 @@ STRANGE_ARGUMENTS = [
 
 
 @pytest.mark.parametrize("argument", STRANGE_ARGUMENTS)
-def test_an_argument_that_is_not_json_is_refused_and_never_passed_as_its_text(
-    run: Run, argument: str
-) -> None:
+def test_an_argument_that_is_not_json_is_refused_instead_of_passed_as_text(run: Run, argument: str) -> None:
     """Bug: the engine returns functions and ranges as text, which a tool must not receive."""
     result = run(f"echo({argument})")
     assert result.status == "validation_error", (result.status, result.result, result.error)
@@ -449,8 +443,8 @@ def test_an_argument_that_is_not_json_is_refused_and_never_passed_as_its_text(
     assert result.error.code == "INVALID_ARGUMENT"
 
 
-def test_an_argument_that_is_deep_arrives_whole_or_is_refused(run: Run) -> None:
-    """Bug: the engine cuts values at 256 levels and inserts a text."""
+def test_a_deeply_nested_argument_arrives_whole_or_is_refused(run: Run) -> None:
+    """Bug: the engine truncates values at 256 levels and inserts a text."""
     result = run(
         "x = []\nfor i in range(600):\n    x = [x]\nd = 0\ny = echo(x)\nwhile isinstance(y, list) and y:\n    y = y[0]\n    d += 1\nd"
     )
@@ -460,8 +454,8 @@ def test_an_argument_that_is_deep_arrives_whole_or_is_refused(run: Run) -> None:
 # ── unknown names ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_call_of_an_unknown_name_is_an_unknown_tool_with_close_matches(run: Run) -> None:
-    """Ours: SPEC §5, UNKNOWN_TOOL has close matches in its hint."""
+def test_a_call_to_an_unknown_name_is_an_unknown_tool_with_close_matches(run: Run) -> None:
+    """Ours: SPEC §5; UNKNOWN_TOOL has close matches in its hint."""
     failed = run("x = 1\nad(1)")
     assert failed.status == "validation_error"
     assert failed.error is not None
@@ -472,7 +466,7 @@ def test_a_call_of_an_unknown_name_is_an_unknown_tool_with_close_matches(run: Ru
 
 
 def test_guest_code_may_catch_the_name_error(value: Value) -> None:
-    """Ours: SPEC §5, guest code may catch the NameError of an unknown call."""
+    """Ours: SPEC §5; guest code may catch the NameError of an unknown call."""
     assert (
         value("try:\n    nope(1)\nexcept NameError as e:\n    result = str(e)")
         == "name 'nope' is not defined"
@@ -486,7 +480,7 @@ def test_reading_an_unknown_name_is_a_name_error_not_an_unknown_tool(code_of: Ca
     assert code_of("nope + 1") == "RUNTIME_ERROR"
 
 
-def test_an_unknown_name_inside_a_function_is_found_when_it_is_called(run: Run, value: Value) -> None:
+def test_an_unknown_name_inside_a_function_is_found_only_when_it_is_called(run: Run, value: Value) -> None:
     """Ours: a name may be bound later."""
     value("def f():\n    return helper(1)")
     assert run("f()").error.code == "UNKNOWN_TOOL"
@@ -494,7 +488,7 @@ def test_an_unknown_name_inside_a_function_is_found_when_it_is_called(run: Run, 
     assert value("f()") == 2
 
 
-# ── places ───────────────────────────────────────────────────────────────────────────────────────
+# ── positions ────────────────────────────────────────────────────────────────────────────────────
 
 PLACES = [
     ("1 / 0", (1, 1, 1, 6)),
@@ -518,8 +512,8 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("code", "place"), PLACES, ids=[repr(row[0]) for row in PLACES])
-def test_an_error_has_its_place(run: Run, code: str, place: tuple[int, int, int, int]) -> None:
-    """Ours: SPEC §3, spans have 1-based lines and columns, which count characters."""
+def test_an_error_has_its_position(run: Run, code: str, place: tuple[int, int, int, int]) -> None:
+    """Ours: SPEC §3; spans have 1-based lines and columns, which count characters."""
     failed = run(code)
     assert failed.error is not None
     assert "ZeroDivisionError" in failed.error.message
@@ -531,8 +525,8 @@ def test_an_error_has_its_place(run: Run, code: str, place: tuple[int, int, int,
     ("code", "line", "column"),
     [("x = 1\ny = = 2", 2, 5), ("é = 1; (", 1, 8), ("def f(:\n    pass", 1, 7), ("result = 1\nx = )", 2, 5)],
 )
-def test_a_syntax_error_has_its_place(run: Run, code: str, line: int, column: int) -> None:
-    """Ours: SPEC §3, a syntax error has a span."""
+def test_a_syntax_error_has_its_position(run: Run, code: str, line: int, column: int) -> None:
+    """Ours: SPEC §3; a syntax error has a span."""
     failed = run(code)
     assert (failed.status, failed.error and failed.error.code) == ("validation_error", "SYNTAX_ERROR")
     assert failed.error is not None
@@ -553,7 +547,7 @@ def test_an_error_in_a_function_of_an_earlier_run_points_at_the_call(run: Run, v
 # ── output ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_printed_is_captured(run: Run) -> None:
+def test_printed_output_is_captured(run: Run) -> None:
     """Seed: a result has stdout and stderr."""
     result = run("import sys\nprint('a', 1, sep='-', end='!\\n')\nprint('b', file=sys.stderr)\nprint('é😀')")
     assert result.status == "ok", result.error
@@ -566,14 +560,14 @@ def test_output_before_an_error_or_a_stop_is_kept(run: Run) -> None:
     assert run("print('before')\nwhile True:\n    pass", limits={"cpu_ms": 50}).stdout == "before\n"
 
 
-def test_output_past_its_cap_is_dropped_with_a_warning(run: Run) -> None:
-    """Ours: SPEC §5, dropped output causes an OUTPUT_TRUNCATED warning."""
+def test_output_above_the_cap_is_dropped_with_a_warning(run: Run) -> None:
+    """Ours: SPEC §5; dropped output causes an OUTPUT_TRUNCATED warning."""
     result = run("print('abcdef')\nprint('x')\n5", limits={"max_stdout_bytes": 4})
     assert (result.status, result.result, result.stdout) == ("ok", 5, "abcd")
     assert [(item.severity, item.code) for item in result.diagnostics] == [("warning", "OUTPUT_TRUNCATED")]
 
 
-def test_output_of_exactly_its_cap_is_whole(run: Run) -> None:
+def test_output_of_exactly_the_cap_is_kept_whole(run: Run) -> None:
     """Ours: the limit itself is still permitted."""
     result = run("print('abc')", limits={"max_stdout_bytes": 4})
     assert result.stdout == "abc\n"
@@ -582,20 +576,20 @@ def test_output_of_exactly_its_cap_is_whole(run: Run) -> None:
 
 @pytest.mark.parametrize("cap", range(1, 9))
 def test_output_is_cut_between_characters(run: Run, cap: int) -> None:
-    """Ours: SPEC §5, output is cut at a character boundary."""
+    """Ours: SPEC §5; output is cut at a character boundary."""
     result = run("print('é😀é')", limits={"max_stdout_bytes": cap})
     expected = "é😀é\n".encode()[:cap].decode(errors="ignore")
     assert result.stdout == expected
 
 
-def test_nothing_is_kept_after_what_was_cut(run: Run) -> None:
-    """Bug: a short line after the cut was kept, behind a gap."""
+def test_no_output_is_kept_after_the_cut(run: Run) -> None:
+    """Bug: a short line after the cut was kept, leaving a gap."""
     result = run("print('é' * 9, end='')\nprint('tail')", limits={"max_stdout_bytes": 5})
     assert result.stdout == "éé"
 
 
-def test_sixteen_times_past_the_cap_ends_the_run(run: Run, value: Value) -> None:
-    """Ours: SPEC §5, the error is STDOUT_EXCEEDED."""
+def test_output_of_sixteen_times_the_cap_ends_the_run(run: Run, value: Value) -> None:
+    """Ours: SPEC §5; the error is STDOUT_EXCEEDED."""
     fits = run("for i in range(16):\n    print('x' * 99)\n5", limits={"max_stdout_bytes": 100})
     assert (fits.status, fits.result) == ("ok", 5)
     floods = run("for i in range(17):\n    print('x' * 99)\n5", limits={"max_stdout_bytes": 100})
@@ -612,10 +606,10 @@ def test_sixteen_times_past_the_cap_ends_the_run(run: Run, value: Value) -> None
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
-def test_exactly_the_allowed_calls_run_and_the_next_ends_the_run(
+def test_exactly_the_permitted_calls_run_and_the_next_ends_the_run(
     run: Run, noted: list[Any], limit: int
 ) -> None:
-    """Ours: SPEC §5, exactly max_external_calls calls run."""
+    """Ours: SPEC §5; exactly max_external_calls calls run."""
     code = "for i in range({}):\n    note(i)\n'done'"
     assert run(code.format(limit), limits={"max_external_calls": limit}).result == "done"
     assert noted == list(range(limit))
@@ -631,7 +625,7 @@ def test_exactly_the_allowed_calls_run_and_the_next_ends_the_run(
 
 def test_gathered_calls_count_too() -> None:
     """Ours: concurrent calls cannot bypass the limit."""
-    counted: list[int] = []  # its own list: a thread may come late, when another test counts
+    counted: list[int] = []  # a separate list: a thread may finish late, while another test counts
 
     @tool(side_effect="read")
     def count(value: int) -> None:
@@ -648,8 +642,8 @@ def test_gathered_calls_count_too() -> None:
     assert len(counted) <= 4
 
 
-def test_the_limit_of_calls_cannot_be_caught(run: Run, noted: list[Any]) -> None:
-    """Ours: SPEC §5, no limit can be caught by guest code, except depth."""
+def test_the_call_limit_cannot_be_caught(run: Run, noted: list[Any]) -> None:
+    """Ours: SPEC §5; guest code can catch no limit except depth."""
     stopped = run(
         "while True:\n    try:\n        note()\n    except BaseException:\n        pass",
         limits={"max_external_calls": 2},
@@ -659,8 +653,8 @@ def test_the_limit_of_calls_cannot_be_caught(run: Run, noted: list[Any]) -> None
     assert len(noted) == 2
 
 
-def test_depth_is_a_recursion_error_that_guest_code_may_catch(run: Run, value: Value) -> None:
-    """Ours: SPEC §5, uncaught it is STACK_OVERFLOW."""
+def test_exceeding_the_depth_is_a_recursion_error_that_guest_code_may_catch(run: Run, value: Value) -> None:
+    """Ours: SPEC §5; uncaught it is STACK_OVERFLOW."""
     value("def f(n):\n    return f(n + 1)")
     assert value("try:\n    f(0)\nexcept RecursionError:\n    result = 'caught'") == "caught"
     failed = run("f(0)")
@@ -668,8 +662,8 @@ def test_depth_is_a_recursion_error_that_guest_code_may_catch(run: Run, value: V
     assert value("1 + 1") == 2
 
 
-def test_sleeping_counts_as_wall_time_not_as_computing(run: Run, value: Value) -> None:
-    """Ours: SPEC §5, cpu_ms counts guest computing only."""
+def test_sleeping_counts_as_wall_time_but_not_as_cpu_time(run: Run, value: Value) -> None:
+    """Ours: SPEC §5; cpu_ms counts only the guest's own computation."""
     assert value("import time\ntime.sleep(0.15)\n1", limits={"cpu_ms": 60}) == 1
     assert value("import asyncio\nawait asyncio.sleep(0.15)\n1", limits={"cpu_ms": 60}) == 1
     assert value("hang(0.15)\n1", limits={"cpu_ms": 60}) == 1
@@ -677,7 +671,7 @@ def test_sleeping_counts_as_wall_time_not_as_computing(run: Run, value: Value) -
     assert run("import asyncio\nawait asyncio.sleep(3)", limits={"wall_ms": 60}).error.code == "TIMEOUT_WALL"
 
 
-def test_sleeps_that_are_gathered_pass_at_the_same_time(value: Value) -> None:
+def test_gathered_sleeps_pass_concurrently(value: Value) -> None:
     """Ours: asyncio.sleep waits concurrently, like any call."""
     started = time.monotonic()
     value("import asyncio\nawait asyncio.gather(*[asyncio.sleep(0.2) for i in range(10)])\n1")
@@ -685,8 +679,8 @@ def test_sleeps_that_are_gathered_pass_at_the_same_time(value: Value) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["-1", "float('nan')", "float('inf')", "10**400", "'x'", "None", "1e308"])
-def test_a_strange_sleep_does_no_harm(run: Run, value: Value, seconds: str) -> None:
-    """Bug: any number that guest code sleeps for reached the host's clock."""
+def test_a_sleep_of_an_unusual_duration_does_no_harm(run: Run, value: Value, seconds: str) -> None:
+    """Bug: any duration that guest code passed to sleep reached the host's clock."""
     result = run(f"import time\ntime.sleep({seconds})", limits={"wall_ms": 150})
     assert result.status in ("ok", "timeout", "runtime_error"), result.error
     result = run(f"import asyncio\nawait asyncio.sleep({seconds})", limits={"wall_ms": 150})
@@ -695,8 +689,8 @@ def test_a_strange_sleep_does_no_harm(run: Run, value: Value, seconds: str) -> N
 
 
 @pytest.mark.parametrize("name", ["hang", "hang_later"])
-def test_wall_time_ends_a_run_in_the_middle_of_a_tool(run: Run, name: str) -> None:
-    """Ours: SPEC §5, wall_ms counts host calls too."""
+def test_the_wall_limit_ends_a_run_in_the_middle_of_a_tool_call(run: Run, name: str) -> None:
+    """Ours: SPEC §5; wall_ms counts host calls too."""
     for code in (f"{name}()", f"await {name}()", f"import asyncio\nawait asyncio.gather({name}(), {name}())"):
         started = time.monotonic()
         late = run(code, timeout_ms=70)
@@ -704,8 +698,8 @@ def test_wall_time_ends_a_run_in_the_middle_of_a_tool(run: Run, name: str) -> No
         assert (late.status, late.error and late.error.code) == ("timeout", "TIMEOUT_WALL")
 
 
-def test_computing_too_long_is_a_cpu_timeout_even_if_guest_code_catches_everything(run: Run) -> None:
-    """Ours: SPEC §5, no limit can be caught."""
+def test_computing_too_long_is_a_cpu_timeout_even_if_code_catches_everything(run: Run) -> None:
+    """Ours: SPEC §5; no limit can be caught."""
     late = run(
         "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass",
         limits={"cpu_ms": 60},
@@ -729,7 +723,7 @@ def test_a_guests_own_timeout_or_memory_error_is_not_mistaken_for_a_limit(run: R
 
 
 def test_metrics_are_measured(run: Run) -> None:
-    """Ours: SPEC §5, figures are measured; instructions are null if the engine does not count them."""
+    """Ours: SPEC §5; metrics are measured; instructions are null if the engine does not count them."""
     small = run("1 + 1").metrics
     big = run("x = 'a' * (30 << 20)\nlen(x)").metrics
     slow = run("import time\ntime.sleep(0.05)").metrics
@@ -742,8 +736,8 @@ def test_metrics_are_measured(run: Run) -> None:
     assert small.duration_ms < 2_000
 
 
-def test_the_peak_of_one_run_is_not_that_of_the_next(run: Run) -> None:
-    """Ours: the peak belongs to one run."""
+def test_the_memory_peak_is_measured_per_run(run: Run) -> None:
+    """Ours: the peak of one run does not affect the next."""
     run("x = 'a' * (30 << 20)\nx = None\n1")
     run("1")
     after = run("1").metrics
@@ -751,22 +745,22 @@ def test_the_peak_of_one_run_is_not_that_of_the_next(run: Run) -> None:
     assert after.memory_peak_bytes < 40 << 20
 
 
-# ── requests that make no sense ──────────────────────────────────────────────────────────────────
+# ── invalid requests ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_code_that_is_too_long_is_refused(code_of: Callable[..., str]) -> None:
-    """Ours: SPEC §11, every size is limited."""
+    """Ours: SPEC §11; every size is limited."""
     assert code_of("# " + "x" * (1 << 20)) == "REQUEST_TOO_LARGE"
 
 
 @pytest.mark.parametrize("code", ["x = '\ud800'", "x = 1\0"])
 def test_text_that_cannot_be_code_is_refused(run: Run, value: Value, code: str) -> None:
-    """Ours: a lone surrogate or a NUL must not be changed on its way to the engine."""
+    """Ours: a lone surrogate or a NUL must not be altered on its way to the engine."""
     assert run(code).status in ("validation_error", "runtime_error")
     assert value("1 + 1") == 2
 
 
-def test_a_wrong_session_id_is_an_answer_not_an_exception(box: BlockingSandbox) -> None:
+def test_an_invalid_session_id_is_an_error_result_not_an_exception(box: BlockingSandbox) -> None:
     """Seed: `run` always returns a RunResult."""
     result = box.run("1", session="a/b")
     assert (result.status, result.error and result.error.code) == ("validation_error", "INVALID_SESSION_ID")
@@ -786,15 +780,15 @@ def test_deeply_nested_code_does_no_harm(run: Run, value: Value) -> None:
     assert value("1 + 1") == 2
 
 
-def test_discovery_is_always_there(value: Value) -> None:
-    """Ours: SPEC §4, list_tools, describe_tool and current_policy are always available."""
+def test_discovery_functions_are_always_available(value: Value) -> None:
+    """Ours: SPEC §4; list_tools, describe_tool and current_policy are always available."""
     names = [item["name"] if isinstance(item, dict) else item for item in value("list_tools()")]
     assert {"add", "echo"} <= set(names)
     assert value("describe_tool('add')")["name"] == "add"
     assert value("current_policy()")["limits"]["memory_mb"] == 64
 
 
-# ── what must be kept ────────────────────────────────────────────────────────────────────────────
+# ── changes that must be kept ────────────────────────────────────────────────────────────────────
 
 MUTATIONS = [
     ("x.append(3)", "x", [1, 2, 3]),
@@ -880,7 +874,9 @@ c = C()
 
 
 @pytest.mark.parametrize(("code", "probe", "expected"), MUTATIONS, ids=[row[0] for row in MUTATIONS])
-def test_whatever_an_expression_changes_is_kept(tmp_path: Path, code: str, probe: str, expected: Any) -> None:
+def test_every_change_made_by_an_expression_is_kept(
+    tmp_path: Path, code: str, probe: str, expected: Any
+) -> None:
     """Bug: a run that seemed only to compute a value had changed something."""
     with BlockingSandbox(tools=[_add, _echo], data_dir=tmp_path) as box:
         assert box.run(SETUP).status == "ok"
@@ -894,7 +890,7 @@ def test_whatever_an_expression_changes_is_kept(tmp_path: Path, code: str, probe
         assert here.result == expected
         assert there.result in (expected, expected + 1)
     else:
-        assert there.result == here.result  # the engine does not do it; then it must not half do it
+        assert there.result == here.result  # the engine does not support it; then it must not do half of it
 
 
 @tool(name="add", side_effect="read")
@@ -916,7 +912,7 @@ def test_an_input_must_have_a_name_that_code_can_read(run: Run, name: str) -> No
 
 @pytest.mark.parametrize("name", ["result", "_", "list_tools", "print", "é"])
 def test_an_input_may_hide_a_name_for_its_run(run: Run, name: str) -> None:
-    """Ours: SPEC §5, inputs are variables of this run."""
+    """Ours: SPEC §5; inputs are variables of this run."""
     assert run(name, inputs={name: 7}).result == 7
     assert run("print('heard')").stdout == "heard\n"
     assert isinstance(run("list_tools()").result, list)

@@ -1,4 +1,4 @@
-"""Sessions: made, listed, shown, forked, reset, destroyed, expired."""
+"""Sessions: created, listed, shown, forked, reset, destroyed, expired."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def sbox(store: dict[str, Any], clock: Any) -> Iterator[BlockingSandbox]:
         yield box
 
 
-def test_a_session_is_made_with_limits_and_times_and_listed(sbox: BlockingSandbox, clock: Any) -> None:
+def test_a_session_is_created_with_limits_and_timestamps_and_listed(
+    sbox: BlockingSandbox, clock: Any
+) -> None:
     """Seed: create_session, list_sessions and SessionMeta."""
     made = sbox.create("a", limits={"memory_mb": 16})
     assert made.meta.id == "a"
@@ -46,7 +48,7 @@ def test_a_session_is_made_with_limits_and_times_and_listed(sbox: BlockingSandbo
     assert (shown.created_at, shown.last_used_at) == (created, clock.ms)
 
 
-def test_a_session_that_exists_is_not_made_again(sbox: BlockingSandbox) -> None:
+def test_an_existing_session_is_not_created_again(sbox: BlockingSandbox) -> None:
     """Ours: creating must not silently empty a session."""
     sbox.run("x = 1", session="a")
     with pytest.raises(InvalidArgument):
@@ -54,7 +56,7 @@ def test_a_session_that_exists_is_not_made_again(sbox: BlockingSandbox) -> None:
     assert sbox.run("x", session="a").result == 1
 
 
-def test_a_session_that_does_not_exist_is_not_found(sbox: BlockingSandbox) -> None:
+def test_an_unknown_session_is_not_found(sbox: BlockingSandbox) -> None:
     """Ours: an unknown session raises SESSION_NOT_FOUND."""
     for call in (
         lambda: sbox.session("nope"),
@@ -73,7 +75,7 @@ def test_a_session_that_does_not_exist_is_not_found(sbox: BlockingSandbox) -> No
 
 
 @pytest.mark.parametrize("wrong", ["", "a/b", "x" * 65, "a\n"])
-def test_a_wrong_id_is_refused_everywhere(sbox: BlockingSandbox, wrong: str) -> None:
+def test_an_invalid_id_is_refused_everywhere(sbox: BlockingSandbox, wrong: str) -> None:
     """Seed: SessionId::new checks every id."""
     for call in (
         lambda: sbox.create(wrong),
@@ -87,7 +89,7 @@ def test_a_wrong_id_is_refused_everywhere(sbox: BlockingSandbox, wrong: str) -> 
             call()
 
 
-def test_a_fork_has_the_same_variables_and_goes_its_own_way(sbox: BlockingSandbox) -> None:
+def test_a_fork_copies_the_variables_and_is_independent(sbox: BlockingSandbox) -> None:
     """Ours: a fork copies a sandbox session."""
     sbox.create("a", limits={"memory_mb": 16})
     sbox.run("x = [1]\ndef f():\n    return len(x)", session="a")
@@ -100,15 +102,15 @@ def test_a_fork_has_the_same_variables_and_goes_its_own_way(sbox: BlockingSandbo
         sbox.fork("a", "b")
 
 
-def test_a_fork_right_after_a_run_has_what_the_run_did(sbox: BlockingSandbox) -> None:
-    """Bug: the state was copied before it had been taken from the worker."""
+def test_a_fork_right_after_a_run_includes_its_changes(sbox: BlockingSandbox) -> None:
+    """Bug: the state was copied before it had been read from the worker."""
     for index in range(10):
         sbox.run(f"x = {index}", session=f"a{index}")
         sbox.fork(f"a{index}", f"b{index}")
         assert sbox.run("x", session=f"b{index}").result == index
 
 
-def test_a_fork_of_a_waiting_session_is_as_before_the_waiting_run(sbox: BlockingSandbox) -> None:
+def test_a_fork_of_a_waiting_session_has_the_state_before_the_waiting_run(sbox: BlockingSandbox) -> None:
     """Ours: a fork does not wait for a decision."""
     sbox.run("x = 1", session="a")
     assert sbox.run("x = 2\nask()", session="a").status == "waiting_for_approval"
@@ -117,7 +119,7 @@ def test_a_fork_of_a_waiting_session_is_as_before_the_waiting_run(sbox: Blocking
     assert len(sbox.approvals(pending=True)) == 1
 
 
-def test_reset_forgets_variables_and_keeps_limits(sbox: BlockingSandbox) -> None:
+def test_reset_clears_variables_and_keeps_limits(sbox: BlockingSandbox) -> None:
     """Ours: unlike `destroy`, `reset` keeps the session."""
     sbox.create("a", limits={"memory_mb": 16})
     sbox.run("x = 1", session="a")
@@ -126,16 +128,16 @@ def test_reset_forgets_variables_and_keeps_limits(sbox: BlockingSandbox) -> None
     assert sbox.session("a").meta.limits.memory_mb == 16
 
 
-def test_reset_does_not_need_to_read_what_another_version_has_stored(
+def test_reset_does_not_need_to_read_a_state_stored_by_another_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bug: the hint said to reset the session, and resetting read its state first."""
+    """Bug: the hint said to reset the session, but resetting read its state first."""
     with BlockingSandbox(data_dir=tmp_path / "data") as box:
         box.create("a", limits={"memory_mb": 16})
         box.run("x = 1", session="a")
     with monkeypatch.context() as upgraded, BlockingSandbox(data_dir=tmp_path / "data") as box:
         upgraded.setattr(state, "ENGINE_VERSION", "another")
-        state.decode_state.known.clear()  # another process has stored it
+        state.decode_state.known.clear()  # as if another process had stored it
         refused = box.run("x", session="a").error
         assert refused is not None
         assert (refused.code, str(refused.hint)[:17]) == ("SNAPSHOT_VERSION_MISMATCH", "reset the session")
@@ -144,8 +146,8 @@ def test_reset_does_not_need_to_read_what_another_version_has_stored(
         assert box.session("a").meta.limits.memory_mb == 16
 
 
-def test_a_destroyed_session_is_gone_and_its_name_is_free(sbox: BlockingSandbox) -> None:
-    """Seed: destroy_session tells whether the session existed."""
+def test_a_destroyed_session_is_gone_and_its_id_can_be_reused(sbox: BlockingSandbox) -> None:
+    """Seed: destroy_session reports whether the session existed."""
     sbox.run("x = 1", session="a")
     assert sbox.destroy("a") is True
     assert sbox.destroy("a") is False
@@ -189,8 +191,8 @@ def test_the_size_of_a_sessions_state_is_reported(sbox: BlockingSandbox) -> None
     assert sbox.session("a").state_bytes > 400_000
 
 
-def test_a_sandbox_that_is_not_open_says_so() -> None:
-    """Ours: the error has a clear message instead of an AttributeError."""
+def test_using_a_sandbox_that_is_not_open_is_a_clear_error() -> None:
+    """Ours: the message says that the sandbox is not open, instead of an AttributeError."""
     box = BlockingSandbox()
     with pytest.raises(InvalidArgument, match="open"):
         box.run("1")
@@ -205,7 +207,7 @@ def test_a_sandbox_that_is_not_open_says_so() -> None:
     asyncio.run(go())
 
 
-def test_an_option_that_does_not_exist_is_refused() -> None:
+def test_an_unknown_option_is_refused() -> None:
     """Ours: a misspelt option must not be ignored."""
     with pytest.raises(InvalidArgument):
         BlockingSandbox(toolz=[])  # type: ignore[call-arg]
@@ -213,7 +215,7 @@ def test_an_option_that_does_not_exist_is_refused() -> None:
         Sandbox(toolz=[])  # type: ignore[call-arg]
 
 
-def test_a_sandbox_can_be_opened_again_on_the_same_directory(tmp_path: Path) -> None:
+def test_a_sandbox_can_be_reopened_on_the_same_directory(tmp_path: Path) -> None:
     """Ours: stored data is kept."""
     for index in range(3):
         with BlockingSandbox(data_dir=tmp_path / "data") as box:

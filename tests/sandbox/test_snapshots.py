@@ -1,4 +1,4 @@
-"""Snapshots: signed, checked before they are read, and restored anywhere."""
+"""Snapshots: signed, verified before they are read, and restored anywhere."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _refused(box: BlockingSandbox, data: bytes, code: str) -> None:
     assert not box.can_restore(data)
 
 
-def test_a_snapshot_brings_a_session_back(kbox: BlockingSandbox, sid: str) -> None:
+def test_a_snapshot_restores_a_session(kbox: BlockingSandbox, sid: str) -> None:
     """Seed: snapshot_session and restore_session."""
     kbox.run("x = [1]\ndef f():\n    return len(x)", session=sid)
     data = kbox.export_snapshot(sid)
@@ -76,7 +76,7 @@ def test_a_snapshot_can_be_restored_under_another_id(kbox: BlockingSandbox, sid:
 
 
 def test_a_snapshot_of_an_empty_session_can_be_restored(kbox: BlockingSandbox, sid: str) -> None:
-    """Ours: an empty state is a state as well."""
+    """Ours: an empty state is a state too."""
     kbox.create(sid)
     data = kbox.export_snapshot(sid)
     kbox.run("x = 1", session=sid)
@@ -84,8 +84,8 @@ def test_a_snapshot_of_an_empty_session_can_be_restored(kbox: BlockingSandbox, s
     assert kbox.run("x", session=sid).status == "runtime_error"
 
 
-def test_a_snapshots_id_is_a_digest_of_it_and_names_something_stored(kbox: BlockingSandbox, sid: str) -> None:
-    """Ours: SPEC §5, an id names a stored snapshot; the seed's id names nothing."""
+def test_a_snapshot_id_is_a_digest_and_names_a_stored_snapshot(kbox: BlockingSandbox, sid: str) -> None:
+    """Ours: SPEC §5; an id names a stored snapshot; the seed's id names nothing."""
     result = kbox.run("x = 1\nx", session=sid, snapshot=True)
     assert result.snapshot_id is not None
     data = kbox.export_snapshot(result.snapshot_id)
@@ -98,13 +98,13 @@ def test_a_snapshots_id_is_a_digest_of_it_and_names_something_stored(kbox: Block
     assert kbox.run("x", session=sid).snapshot_id is None
 
 
-def test_a_run_that_fails_stores_no_snapshot(kbox: BlockingSandbox, sid: str) -> None:
+def test_a_failed_run_stores_no_snapshot(kbox: BlockingSandbox, sid: str) -> None:
     """Ours: a snapshot is taken only of a successful run."""
     assert kbox.run("1 / 0", session=sid, snapshot=True).snapshot_id is None
 
 
 @pytest.mark.parametrize("name", ["snap_nope", "snap_" + "0" * 40, "snap_../../etc/passwd", "snap_"])
-def test_a_snapshot_that_is_not_stored_is_not_found(kbox: BlockingSandbox, name: str) -> None:
+def test_an_unknown_snapshot_is_not_found(kbox: BlockingSandbox, name: str) -> None:
     """Ours: an id that names nothing stored is an error."""
     with pytest.raises(InvalidArgument):
         kbox.restore(name)
@@ -113,7 +113,7 @@ def test_a_snapshot_that_is_not_stored_is_not_found(kbox: BlockingSandbox, name:
 
 
 def test_every_flipped_byte_is_refused(kbox: BlockingSandbox, sid: str) -> None:
-    """Ours: 172 of 600 bit flips were loaded by the bare engine."""
+    """Ours: the bare engine loaded 172 of 600 dumps with a flipped bit."""
     kbox.run("x = 'text' * 100\ny = [1.5, None, {'k': 2}]", session=sid)
     data = kbox.export_snapshot(sid)
     chosen = random.Random(7)
@@ -130,7 +130,7 @@ def test_every_flipped_byte_is_refused(kbox: BlockingSandbox, sid: str) -> None:
     assert kbox.can_restore(data)
 
 
-def test_every_cut_or_lengthened_snapshot_is_refused(kbox: BlockingSandbox, sid: str) -> None:
+def test_every_truncated_or_extended_snapshot_is_refused(kbox: BlockingSandbox, sid: str) -> None:
     """Ours: the size is checked before anything is parsed."""
     kbox.run("x = 1", session=sid)
     data = kbox.export_snapshot(sid)
@@ -141,15 +141,13 @@ def test_every_cut_or_lengthened_snapshot_is_refused(kbox: BlockingSandbox, sid:
 
 
 @pytest.mark.parametrize("wrong", ["x" * 10, "", b"\0" * 100], ids=repr)
-def test_something_that_is_not_a_snapshot_at_all_is_an_error_of_ours(
-    kbox: BlockingSandbox, wrong: Any
-) -> None:
+def test_a_value_that_is_not_a_snapshot_is_a_typed_error(kbox: BlockingSandbox, wrong: Any) -> None:
     """Ours: any value gives a typed error instead of an AttributeError."""
     with pytest.raises(StandfastError):
         kbox.restore(wrong)
 
 
-def test_a_snapshot_of_another_key_is_refused(kbox: BlockingSandbox, sid: str) -> None:
+def test_a_snapshot_signed_with_another_key_is_refused(kbox: BlockingSandbox, sid: str) -> None:
     """Ours: each installation signs snapshots with its own key."""
     with BlockingSandbox(tools=[price, ask]) as other:
         other.run("x = 1")
@@ -168,7 +166,7 @@ def _resigned(data: bytes, key: bytes, *, version: int | None = None, magic: byt
     return bytes(head)
 
 
-def test_another_format_version_with_a_good_signature_is_a_version_mismatch(
+def test_another_format_version_with_a_valid_signature_is_a_version_mismatch(
     kbox: BlockingSandbox, sid: str
 ) -> None:
     """Ours: the error is SNAPSHOT_VERSION_MISMATCH."""
@@ -178,7 +176,9 @@ def test_another_format_version_with_a_good_signature_is_a_version_mismatch(
     assert _resigned(data, key) == data
     for version in (0, 3, 65_535):
         _refused(kbox, _resigned(data, key, version=version), "SNAPSHOT_VERSION_MISMATCH")
-    _refused(kbox, _resigned(data, key, version=1), "SNAPSHOT_CORRUPT")  # an earlier format, other header
+    _refused(
+        kbox, _resigned(data, key, version=1), "SNAPSHOT_CORRUPT"
+    )  # an earlier format, with a different header
     _refused(kbox, _resigned(data, key, magic=b"NOTOURS!"), "SNAPSHOT_CORRUPT")
 
 
@@ -193,7 +193,7 @@ def test_another_engine_or_engine_version_is_a_version_mismatch(kbox: BlockingSa
 
 
 def test_a_missing_or_changed_capability_is_a_capability_mismatch(kbox: BlockingSandbox, sid: str) -> None:
-    """Ours: SPEC §5, every capability must be registered now with the same digest."""
+    """Ours: SPEC §5; every capability must be registered now with the same digest."""
     kbox.run("x = 1", session=sid)
     data = kbox.export_snapshot(sid)
     home = Path(kbox.options.data_dir)  # type: ignore[arg-type]
@@ -212,7 +212,7 @@ def test_a_missing_or_changed_capability_is_a_capability_mismatch(kbox: Blocking
         assert other.can_restore(data)
 
 
-def test_a_header_that_cannot_be_read_is_corrupt_even_if_signed() -> None:
+def test_an_undecodable_header_is_corrupt_even_if_signed() -> None:
     """Ours: any content is refused with a typed error."""
     codec = SnapshotCodec(KEY)
     header = SnapshotHeader(meta=SessionMeta(), engine="monty", engine_version="1", capabilities={})
@@ -227,8 +227,8 @@ def test_a_header_that_cannot_be_read_is_corrupt_even_if_signed() -> None:
         codec.open(_resigned(data[:42] + struct.pack(">I", 2**31) + data[46:], KEY))
 
 
-def test_a_session_id_in_a_signed_header_is_checked_like_any_other() -> None:
-    """Ours: SPEC §3, ids are checked on every decode."""
+def test_a_session_id_in_a_signed_header_is_validated_like_any_other() -> None:
+    """Ours: SPEC §3; ids are validated on every decode."""
     codec = SnapshotCodec(KEY)
     body = msgspec.json.encode(
         {"meta": {"id": "../x"}, "engine": "monty", "engine_version": "1", "capabilities": {}}
@@ -238,7 +238,7 @@ def test_a_session_id_in_a_signed_header_is_checked_like_any_other() -> None:
         codec.open(data)
 
 
-def test_a_state_of_rubbish_with_a_good_signature_is_refused(kbox: BlockingSandbox, sid: str) -> None:
+def test_a_malformed_state_with_a_valid_signature_is_refused(kbox: BlockingSandbox, sid: str) -> None:
     """Ours: the engine's process reads the state, and its failure is reported."""
     codec = _codec(kbox)
     kbox.run("x = 1", session=sid)
@@ -249,7 +249,7 @@ def test_a_state_of_rubbish_with_a_good_signature_is_refused(kbox: BlockingSandb
 
 
 def test_an_oversize_snapshot_is_refused_before_it_is_read(kbox: BlockingSandbox) -> None:
-    """Ours: SPEC §5, the limit is 64 MiB."""
+    """Ours: SPEC §5; the limit is 64 MiB."""
     codec = SnapshotCodec(KEY)
     header = SnapshotHeader(meta=SessionMeta(), engine="monty", engine_version="1", capabilities={})
     with pytest.raises(SnapshotRefused):
@@ -259,15 +259,15 @@ def test_an_oversize_snapshot_is_refused_before_it_is_read(kbox: BlockingSandbox
     assert MAX_SNAPSHOT_BYTES == 64 << 20
 
 
-def test_the_key_is_a_file_for_its_owner_alone(kbox: BlockingSandbox) -> None:
-    """Ours: SPEC §5, a 0600 file in the data directory."""
+def test_only_the_owner_can_read_the_key_file(kbox: BlockingSandbox) -> None:
+    """Ours: SPEC §5; a 0600 file in the data directory."""
     path = Path(kbox.options.data_dir) / "snapshot.key"  # type: ignore[arg-type]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(path.read_bytes()) >= 32
 
 
 def test_the_key_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: SPEC §5, STANDFAST_SNAPSHOT_KEY sets the key."""
+    """Ours: SPEC §5; STANDFAST_SNAPSHOT_KEY sets the key."""
     monkeypatch.setenv("STANDFAST_SNAPSHOT_KEY", "a key that two machines share")
     with BlockingSandbox(data_dir=tmp_path / "a") as one:
         one.run("x = 5")
@@ -314,8 +314,8 @@ def test_restoring_into_a_waiting_session_ends_its_waiting_run(kbox: BlockingSan
     assert kbox.run("x", session=sid).result == 1
 
 
-def test_the_data_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """Ours: SPEC §11, sessions hold the results of guests."""
+def test_only_the_owner_can_access_the_data_directory(tmp_path: Path) -> None:
+    """Ours: SPEC §11; sessions hold the results of guests."""
     with BlockingSandbox(data_dir=tmp_path / "data") as box:
         box.run("1")
         for path in [tmp_path / "data", *(tmp_path / "data").iterdir()]:

@@ -1,4 +1,4 @@
-"""Text that is not Unicode, and parameters with names that a language or the sandbox uses itself."""
+"""Text that is not Unicode, and parameters whose names a language or the sandbox uses itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from standfast import BlockingSandbox, tool
 
 @tool(side_effect="read")
 def t(x: Any = 0) -> Any:
-    """Give back what came in."""
+    """Return the argument."""
     return x
 
 
@@ -32,13 +32,13 @@ def odd(
 
 @tool(side_effect="read")
 def half() -> str:
-    """Give half of a surrogate pair."""
+    """Return half of a surrogate pair."""
     return "\ud800"
 
 
 @tool(side_effect="read")
 def fail() -> str:
-    """Raise with half of a surrogate pair."""
+    """Raise an exception whose message has half of a surrogate pair."""
     raise ValueError("a \ud800")
 
 
@@ -84,7 +84,7 @@ def test_a_lone_surrogate_is_not_a_result(
 
 
 def test_a_lone_surrogate_is_not_an_argument(sbox: BlockingSandbox, engine: str) -> None:
-    """Bug: the tool was called with a different text than that of the code."""
+    """Bug: the tool was called with a different text than the one in the code."""
     refused = "UNSUPPORTED_FEATURE" if engine == "monty" else "INVALID_ARGUMENT"
     await_ = "await " if engine == "quickjs" else ""
     assert outcome(sbox, await_ + r"t('\ud800')") == refused
@@ -104,7 +104,7 @@ def test_a_lone_surrogate_is_printed_as_its_escape(sbox: BlockingSandbox, engine
     assert failed.error.message.endswith("Error: \\ud800")
 
 
-def test_a_lone_surrogate_does_not_come_in(sbox: BlockingSandbox, engine: str) -> None:
+def test_a_lone_surrogate_cannot_enter_the_guest(sbox: BlockingSandbox, engine: str) -> None:
     """Ours: neither as code, nor as an input, nor as the result or the error of a tool."""
     for given in ("\ud800", ["a\udfff"], {"\ud800": 1}):
         refused = sbox.run("1", inputs={"a": given})
@@ -121,7 +121,7 @@ def test_a_lone_surrogate_does_not_come_in(sbox: BlockingSandbox, engine: str) -
 
 
 @pytest.mark.parametrize("text", [r"'\\ud800'", r"'\u00e9\u2028'", "'😀'"])
-def test_text_that_only_looks_like_it_is_accepted(sbox: BlockingSandbox, text: str) -> None:
+def test_text_that_only_resembles_a_lone_surrogate_is_accepted(sbox: BlockingSandbox, text: str) -> None:
     """Ours: escaped backslashes, other characters and complete pairs are valid."""
     assert outcome(sbox, text) == eval(text)
 

@@ -1,4 +1,4 @@
-"""Engines that other packages offer: found by entry point, made of a stepper, run in a sandbox."""
+"""Engines from other packages: found by entry point, built on a stepper, run in a sandbox."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGE = "standfast_counting"
 
 
 class CountingStepper:
-    """Code is lines: `call NAME JSON`, `stop`, or a number that is added to the session's total."""
+    """A stepper that runs lines: `call NAME JSON`, `stop`, or a number to add to the session's total."""
 
     replayed = True
     wall_grace_s = 0.0
@@ -104,7 +104,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Install a package that offers the engine `counting`, whose module has this text."""
+    """Return a function that installs a package that offers the engine `counting`, with the given source."""
 
     def do(module: str = f"from {__name__} import KIND") -> None:
         site = tmp_path / "site"
@@ -130,7 +130,7 @@ def ask(n: int) -> int:
     return n
 
 
-def test_an_engine_of_another_package_runs_cells_in_a_sandbox(install: Install, tmp_path: Path) -> None:
+def test_an_engine_from_another_package_runs_cells_in_a_sandbox(install: Install, tmp_path: Path) -> None:
     """Ours: an engine is added by an entry point and a stepper, without changes here."""
     install()
     with BlockingSandbox(tools=[double, ask], data_dir=tmp_path / "data", engine="counting") as box:
@@ -148,7 +148,7 @@ def test_an_engine_of_another_package_runs_cells_in_a_sandbox(install: Install, 
         assert box.run("1", session="s").result == 130
 
 
-def test_an_engine_of_another_package_runs_the_cells_of_an_agent(install: Install) -> None:
+def test_an_engine_from_another_package_runs_an_agents_cells(install: Install) -> None:
     """Ours: an agent that acts in code may use any installed engine."""
     with pytest.raises(InvalidArgument, match="no engine 'counting'"):
         CodeProtocol(engine="counting")
@@ -160,7 +160,9 @@ def test_an_engine_of_another_package_runs_the_cells_of_an_agent(install: Instal
     assert [call.name for call in result.calls] == ["double"]
 
 
-def test_an_engine_that_is_not_installed_is_named_with_what_to_do(install: Install, tmp_path: Path) -> None:
+def test_an_engine_that_is_not_installed_is_reported_with_instructions(
+    install: Install, tmp_path: Path
+) -> None:
     """Ours: a data directory may hold sessions of an engine that is gone."""
     with pytest.raises(InvalidArgument, match="no engine 'counting'"):
         BlockingSandbox(engine="counting")
@@ -180,7 +182,7 @@ def test_an_engine_that_is_not_installed_is_named_with_what_to_do(install: Insta
     ("module", "message"),
     [("import nothing_of_this_name", "cannot be imported"), ("KIND = 1", "int, not an EngineKind")],
 )
-def test_an_entry_point_that_is_broken_says_so(install: Install, module: str, message: str) -> None:
+def test_a_broken_entry_point_is_reported(install: Install, module: str, message: str) -> None:
     """Ours: the error names the package to repair."""
     install(module)
     with pytest.raises(CodeExecutionUnavailable, match=message) as caught:
@@ -188,7 +190,7 @@ def test_an_entry_point_that_is_broken_says_so(install: Install, module: str, me
     assert PACKAGE in (caught.value.hint or "")
 
 
-def test_the_engines_that_ship_are_entry_points_as_well() -> None:
+def test_the_shipped_engines_are_entry_points_too() -> None:
     """Ours: the table of shipped engines is a shortcut that must agree with the entry points."""
     declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     points = declared["entry-points"]["standfast.engines"]
@@ -201,7 +203,7 @@ def test_the_engines_that_ship_are_entry_points_as_well() -> None:
         )
 
 
-def test_without_the_package_of_an_engine_the_hint_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hint_names_the_missing_package_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: heavy engines may be left out of an installation."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for name, hint in (

@@ -1,4 +1,4 @@
-"""The result of a cell is reported before the cell's state is stored."""
+"""The result of a cell, which is reported before the cell's state is stored."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def children() -> set[int]:
 
 @pytest.fixture
 def others() -> set[int]:
-    """Return the children that are not the engine's: services that other tests use."""
+    """Return the children that are not the engine's, such as services that other tests use."""
     return children()
 
 
@@ -59,7 +59,7 @@ def engine(request: pytest.FixtureRequest, others: set[int]) -> Iterator[CodeEng
 
 
 def run(engine: CodeEngine, code: str, tell: Callable[[CellEnd], None] | None, state: bytes = b"") -> CellEnd:
-    """Run a cell to its end, answering every call with 1; in TypeScript `x` is declared."""
+    """Run a cell to its end, answering every call with 1; in TypeScript, `x` is declared first."""
     if engine.language == "typescript":
         code = code.replace("x =", "const x =")
     cell = engine.open(
@@ -76,7 +76,7 @@ def without_state(end: CellEnd) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("code", ["x = 1\nx + 1", "x = await ask()\nx + 1"])
-def test_an_early_report_equals_the_end_but_for_the_state(engine: CodeEngine, code: str) -> None:
+def test_an_early_report_equals_the_end_except_for_the_state(engine: CodeEngine, code: str) -> None:
     """Ours: a turn continues with the report while the engine stores the state."""
     told: list[CellEnd] = []
     end = run(engine, code, told.append)
@@ -84,7 +84,7 @@ def test_an_early_report_equals_the_end_but_for_the_state(engine: CodeEngine, co
     assert (end.result, end.state is None) == (2, False)
 
 
-def test_an_error_of_the_code_is_reported_early_as_well(engine: CodeEngine) -> None:
+def test_an_error_in_the_code_is_reported_early_too(engine: CodeEngine) -> None:
     """Ours: variables bound before the error are kept."""
     told: list[CellEnd] = []
     end = run(engine, "x = 5\nnothing.at.all", told.append)
@@ -93,7 +93,7 @@ def test_an_error_of_the_code_is_reported_early_as_well(engine: CodeEngine) -> N
     assert run(engine, "x", None, end.state or b"").result == 5
 
 
-def test_a_cell_that_fails_hard_is_reported_once(engine: CodeEngine) -> None:
+def test_a_hard_failure_is_not_reported_early(engine: CodeEngine) -> None:
     """Ours: a hard failure has no state to store."""
     told: list[CellEnd] = []
     forever = "while True: pass" if engine.language == "python" else "while (true) {}"
@@ -106,10 +106,10 @@ def test_a_cell_that_fails_hard_is_reported_once(engine: CodeEngine) -> None:
     assert told == []
 
 
-def test_a_state_that_is_lost_on_its_way_makes_the_cell_fail(engine: CodeEngine, others: set[int]) -> None:
-    """Ours: the worker dies between the result and the state; what was there before still is.
+def test_a_state_lost_in_transit_fails_the_cell(engine: CodeEngine, others: set[int]) -> None:
+    """Ours: the worker dies between the result and the state, and the earlier state is intact.
 
-    The state is larger than what a socket holds, so that it cannot be on its way already.
+    The state exceeds a socket's buffer, so it cannot already be in transit.
     """
     much = "'a' * 3000000\nlen(x)" if engine.language == "python" else "'a'.repeat(3000000)\nx.length"
     before = run(engine, "x = 1", None)
@@ -124,6 +124,6 @@ def test_a_state_that_is_lost_on_its_way_makes_the_cell_fail(engine: CodeEngine,
     assert (told[0].result, told[0].error) == (3_000_000, None)
     assert (end.hard, end.error and end.error.code, end.state) == (True, Code.INTERRUPTED, None)
     again = run(engine, "x", None, before.state or b"")
-    if again.error is not None and again.error.code == Code.INTERRUPTED:  # a spare worker was killed as well
+    if again.error is not None and again.error.code == Code.INTERRUPTED:  # a spare worker was killed too
         again = run(engine, "x", None, before.state or b"")
     assert again.result == 1

@@ -1,4 +1,4 @@
-"""Checking code without running any of it."""
+"""Checks of code that run none of it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _codes(result: RunResult) -> list[str]:
     return [item.code for item in result.diagnostics if item.severity == "error"]
 
 
-def test_three_mistakes_are_three_diagnostics_with_their_places(check: Check) -> None:
-    """Ours: SPEC §5, a check reports all mistakes, with spans."""
+def test_three_mistakes_are_three_diagnostics_with_positions(check: Check) -> None:
+    """Ours: SPEC §5; a check reports all mistakes, with spans."""
     result = check("x = 'é' + nope(1)\ny: int = 'text'\nclass A(int):\n    pass\n")
     assert result.status == "validation_error"
     found = {item.code: item for item in result.diagnostics}
@@ -78,7 +78,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize("code", GOOD)
-def test_good_code_raises_no_alarm(check: Check, code: str) -> None:
+def test_correct_code_causes_no_false_alarm(check: Check, code: str) -> None:
     """Ours: a false alarm makes a model repair correct code."""
     result = check(code)
     assert (result.status, _codes(result)) == ("ok", []), result.diagnostics
@@ -103,8 +103,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("code", "codes"), BAD, ids=[row[0] for row in BAD])
-def test_each_kind_of_mistake_has_its_code(check: Check, code: str, codes: list[str]) -> None:
-    """Ours: SPEC §5, syntax, type errors, unknown names that are called, unsupported features."""
+def test_each_kind_of_mistake_has_its_error_code(check: Check, code: str, codes: list[str]) -> None:
+    """Ours: SPEC §5; syntax errors, type errors, calls to unknown names, unsupported features."""
     result = check(code)
     assert result.status == "validation_error"
     assert set(_codes(result)) == set(codes), result.diagnostics
@@ -129,14 +129,14 @@ def test_several_syntax_errors_are_listed(check: Check) -> None:
 
 
 def test_close_matches_are_in_the_hint(check: Check) -> None:
-    """Ours: SPEC §5, a hint suggests close names at validation and at run time."""
+    """Ours: SPEC §5; a hint suggests close names at validation and at run time."""
     result = check("ad(1)\nadd_latr(1)")
     hints = [item.hint or "" for item in result.diagnostics]
     assert "add" in hints[0]
     assert "add_later" in hints[1]
 
 
-def test_an_unknown_import_names_what_there_is(check: Check) -> None:
+def test_an_unknown_import_is_reported_with_the_available_modules(check: Check) -> None:
     """Ours: a model can choose only from what the message lists."""
     (found,) = check("import numpy").diagnostics
     assert "math" in (found.hint or "")
@@ -180,7 +180,9 @@ def test_checking_changes_and_creates_no_session(box: BlockingSandbox, check: Ch
     assert box.run("x", session=sid).result == "mine"
 
 
-def test_the_sessions_names_and_the_inputs_are_known(box: BlockingSandbox, check: Check, sid: str) -> None:
+def test_the_names_of_the_session_and_the_inputs_are_known(
+    box: BlockingSandbox, check: Check, sid: str
+) -> None:
     """Ours: names assigned by earlier runs are known."""
     assert check("helper(total) + rate").status == "validation_error"
     box.run("def helper(n):\n    return n\ntotal = 5\nimport math", session=sid)
@@ -197,7 +199,7 @@ def test_names_that_start_with_an_underscore_are_known_too(
     assert check("_given", inputs={"_given": 1}).status == "ok"
 
 
-def test_a_star_import_of_an_earlier_run_is_not_a_mistake_of_the_code(
+def test_a_star_import_in_an_earlier_run_is_not_reported(
     box: BlockingSandbox, check: Check, sid: str
 ) -> None:
     """Bug: the names of a session are part of the checked text, and `*` was one of them."""
@@ -206,14 +208,14 @@ def test_a_star_import_of_an_earlier_run_is_not_a_mistake_of_the_code(
     assert [item.code for item in check("x + 1\nprize()").diagnostics] == ["UNKNOWN_TOOL"]
 
 
-def test_names_stay_known_across_runs(box: BlockingSandbox, check: Check, sid: str) -> None:
-    """Ours: the inputs of earlier runs are not known."""
+def test_a_name_that_no_earlier_run_bound_is_unknown(box: BlockingSandbox, check: Check, sid: str) -> None:
+    """Ours: only names that earlier runs bound are known."""
     box.run("def helper(n):\n    return n\ntotal = 5", session=sid)
     box.run("1 + 1", session=sid)
     assert check("helper(total) + rate").status == "validation_error"
 
 
-def test_a_name_that_only_an_input_had_is_unknown_afterwards(
+def test_a_name_that_was_only_an_input_is_unknown_afterwards(
     box: BlockingSandbox, check: Check, sid: str
 ) -> None:
     """Ours: inputs belong to their run."""
@@ -222,14 +224,14 @@ def test_a_name_that_only_an_input_had_is_unknown_afterwards(
     assert check("rate()").status == "validation_error"
 
 
-def test_a_request_may_ask_for_the_check_itself(box: BlockingSandbox, noted: list[Any]) -> None:
+def test_a_request_may_ask_for_validation_only(box: BlockingSandbox, noted: list[Any]) -> None:
     """Seed: RunRequest.validate_only checks without running."""
     assert box.execute(RunRequest(code="note(1)", validate_only=True)).status == "ok"
     assert noted == []
 
 
-def test_places_after_text_that_is_not_ascii_count_characters(check: Check) -> None:
-    """Ours: SPEC §3, columns are 1-based characters; the checker counts bytes or UTF-16 units."""
+def test_columns_after_non_ascii_text_count_characters(check: Check) -> None:
+    """Ours: SPEC §3; columns are 1-based characters; the checker counts bytes or UTF-16 units."""
     (found,) = check("x = '😀é'; y = nope(1)").diagnostics
     assert found.span is not None
     assert (found.span.line, found.span.column) == (1, 15)
@@ -245,7 +247,7 @@ def test_checking_hostile_code_does_no_harm(box: BlockingSandbox, check: Check, 
     assert check("1 + 1").status == "ok"
 
 
-def test_a_capability_with_odd_property_names_does_not_spoil_every_check() -> None:
+def test_a_capability_with_odd_property_names_does_not_break_every_check() -> None:
     """Bug: one stub that cannot be parsed made all code invalid."""
     odd = RegisteredTool.sync(
         Capability(
@@ -261,7 +263,7 @@ def test_a_capability_with_odd_property_names_does_not_spoil_every_check() -> No
         assert "UNKNOWN_TOOL" in [item.code for item in box.validate("nope()").diagnostics]
 
 
-def test_a_check_that_takes_too_long_says_so(box: BlockingSandbox, sid: str) -> None:
+def test_a_check_that_takes_too_long_times_out(box: BlockingSandbox, sid: str) -> None:
     """Bug: a check that was killed counted as passed."""
     request = RunRequest(session_id=sid, code="x = 1\n" * 40_000, timeout_ms=300, validate_only=True)
     late = box.execute(request)
@@ -269,13 +271,13 @@ def test_a_check_that_takes_too_long_says_so(box: BlockingSandbox, sid: str) -> 
     assert box.validate("1 + 1", session=sid).status == "ok"
 
 
-def test_a_thousand_mistakes_are_not_all_listed(check: Check) -> None:
+def test_at_most_two_hundred_mistakes_are_listed(check: Check) -> None:
     """Ours: the number of diagnostics is limited."""
     assert len(check("nope()\n" * 1000).diagnostics) == 200
 
 
-def test_the_checker_knows_parameters_by_keyword_alone_and_names_a_fault_once() -> None:
-    """Bug: sandbox sessions on Monty were checked like agents' cells, which is not correct."""
+def test_the_checker_knows_keyword_only_parameters_and_reports_a_fault_once() -> None:
+    """Bug: sandbox sessions on Monty were checked like agents' cells, which is wrong."""
 
     @tool
     def pay(order: str, *, cents: int = 1) -> str:
@@ -287,7 +289,7 @@ def test_the_checker_knows_parameters_by_keyword_alone_and_names_a_fault_once() 
         assert box.validate("n = n + 1", inputs={"n": 1}).diagnostics == []
 
 
-def test_checks_share_one_loaded_checker_and_learn_nothing_from_each_other() -> None:
+def test_checks_share_a_loaded_checker_but_no_names() -> None:
     """Ours: the checker is loaded once; a check must not see the names of the one before it."""
     workers = MontyWorkers(2)
     checkers = Checkers(workers)

@@ -1,4 +1,4 @@
-"""A server on a loopback port in this process, with agents whose model does what it is asked to."""
+"""A server on a loopback port in this process, with agents whose model does what the prompt says."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ _CALLS = {
 
 
 class ObedientModel:
-    """Does what the user says.
+    """A model that does what the prompt says.
 
     `refund`, `outside`, `where` and `when` call tools of the agent, `call A B` those of the client. `stream
-    N` streams N chunks, `flood N` N larger ones without a pause, `hold` waits to be let go.
+    N` streams N chunks, `flood N` N larger ones without a pause, and `hold` waits until the test releases it.
     """
 
     model_id = "test:obedient"
@@ -93,7 +93,7 @@ class ObedientModel:
         self.pause_s = pause_s
         self.held = asyncio.Event()
         self.choices: list[object] = []
-        """The choices of tools in the requests that were answered with a call, or that brought its result."""
+        """The tool choices of requests that were answered with a call, or that carried its result."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         last = request.messages[-1]
@@ -212,7 +212,7 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """`standfast serve` in a process of its own, which can be killed and started again on the same port."""
+    """`standfast serve` in a separate process, which can be killed and restarted on the same port."""
 
     def __init__(self, home: Path, *options: str) -> None:
         self.home = home
@@ -262,7 +262,7 @@ class ServerProcess:
 
 
 def events_of(text: str) -> list[tuple[str | None, str, dict[str, Any]]]:
-    """Return the id, the name and the data of each event of a stream."""
+    """Return the id, the name and the data of each event in a stream."""
     found = []
     for block in text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)

@@ -40,7 +40,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerStage]:
 async def speaking(
     stage: ServerStage, *scopes: str, tenant: str = "", streaming: bool = True
 ) -> AsyncIterator[Client]:
-    """Return a client of the SDK, which has found the agent by its card."""
+    """Return a client of the SDK that has found the agent by its card."""
     token = await asyncio.to_thread(stage.token, *scopes, tenant=tenant)
     async with httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=30) as http:
         card = await A2ACardResolver(http, f"{stage.url}/a2a/clerk").get_agent_card()
@@ -71,7 +71,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def test_a_message_starts_a_task_whose_answer_is_streamed(stage: ServerStage) -> None:
-    """Seed: A2A has tasks and streams; the answer comes in chunks, and whole at the end."""
+    """Seed: A2A has tasks and streams; the answer arrives in chunks, and whole at the end."""
 
     async def main() -> None:
         async with speaking(stage) as client:
@@ -92,7 +92,7 @@ def test_a_message_starts_a_task_whose_answer_is_streamed(stage: ServerStage) ->
 
 
 def test_a_context_is_a_conversation_and_a_message_id_runs_once(stage: ServerStage) -> None:
-    """Ours: a client that sends a message again, because it lost the response, gets the same task."""
+    """Ours: a client that sends a message again because it lost the response gets the same task."""
 
     async def main() -> None:
         async with speaking(stage, streaming=False) as client:
@@ -122,7 +122,7 @@ def test_a_context_is_a_conversation_and_a_message_id_runs_once(stage: ServerSta
     ],
     ids=["approve", "deny", "edit"],
 )
-def test_a_call_that_needs_approval_makes_the_task_ask(
+def test_a_call_that_needs_approval_makes_the_task_require_input(
     stage: ServerStage, answer: dict[str, Any], said: str
 ) -> None:
     """Seed: an approval is `input-required`, and the answer continues the same task."""
@@ -159,10 +159,10 @@ def test_a_call_that_needs_approval_makes_the_task_ask(
     ],
     ids=["text", "data", "numbers", "no"],
 )
-def test_a_question_of_a_tool_makes_the_task_ask(
+def test_a_tools_question_makes_the_task_require_input(
     stage: ServerStage, said: str, answer: dict[str, Any], result: str
 ) -> None:
-    """Seed: `input-required`. Ours: an answer that does not fit the schema leaves the task asking."""
+    """Seed: `input-required`. Ours: an answer that does not match the schema leaves the task waiting."""
 
     async def main() -> None:
         async with speaking(stage, "run", "read", "approve") as client:
@@ -189,7 +189,7 @@ def _approvals(stage: ServerStage) -> list[dict[str, Any]]:
         return list(client.get("/v1/approvals").json())
 
 
-def test_only_the_scope_approve_decides(stage: ServerStage) -> None:
+def test_only_the_approve_scope_can_decide(stage: ServerStage) -> None:
     """Seed: scopes are checked on every route."""
 
     async def main() -> None:
@@ -201,7 +201,7 @@ def test_only_the_scope_approve_decides(stage: ServerStage) -> None:
     run(main())
 
 
-def test_a_task_is_cancelled_once(stage: ServerStage) -> None:
+def test_a_task_can_be_cancelled_only_once(stage: ServerStage) -> None:
     """Seed: a task can be cancelled."""
 
     async def main() -> None:
@@ -220,7 +220,7 @@ def test_a_task_is_cancelled_once(stage: ServerStage) -> None:
     run(main())
 
 
-def test_a_client_that_lost_its_stream_subscribes_again(tmp_path: Path) -> None:
+def test_a_client_that_lost_its_stream_can_resubscribe(tmp_path: Path) -> None:
     """Seed: a client can resubscribe; the task does not depend on it."""
     from server_stage import ObedientModel, make_agent
 
@@ -242,7 +242,7 @@ def test_a_client_that_lost_its_stream_subscribes_again(tmp_path: Path) -> None:
         run(main(stage))
 
 
-def test_another_tenant_has_contexts_of_its_own_and_sees_no_task(stage: ServerStage) -> None:
+def test_another_tenant_has_its_own_contexts_and_sees_no_task(stage: ServerStage) -> None:
     """Seed: ids of other protocols map to session ids inside the tenant."""
 
     async def main() -> None:
@@ -269,8 +269,8 @@ def test_another_tenant_has_contexts_of_its_own_and_sees_no_task(stage: ServerSt
 
 
 @pytest.mark.parametrize("published", [False, True])
-def test_the_card_is_public_only_if_the_operator_says_so(tmp_path: Path, published: bool) -> None:
-    """Seed: the agent card is public only if the operator says so, and reveals nothing else."""
+def test_the_card_is_public_only_if_the_operator_allows_it(tmp_path: Path, published: bool) -> None:
+    """Seed: a public agent card reveals nothing else."""
     with ServerStage(tmp_path, publish_agent_card=published) as stage:
         for path in ("/.well-known/agent-card.json", "/a2a/clerk/.well-known/agent-card.json"):
             answer = httpx.get(stage.url + path)

@@ -1,4 +1,4 @@
-"""Every route, with every way in which a request may be refused. The cases come from the OpenAPI document."""
+"""Every route, with every way to refuse a request. The cases come from the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ each = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: f"{one.m
 
 
 def example(schema: dict[str, Any]) -> Any:
-    """Return a small value that fits a schema."""
+    """Return a small value that satisfies a schema."""
     if "$ref" in schema:
         return example(DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
     if "anyOf" in schema:
@@ -86,7 +86,7 @@ def example(schema: dict[str, Any]) -> Any:
 
 
 class Acme:
-    """A server on which the tenant `acme` has something of everything, and a rival that has nothing."""
+    """A server on which the tenant `acme` has one of every resource, and a rival tenant has none."""
 
     def __init__(self, stage: ServerStage) -> None:
         self.stage = stage
@@ -102,7 +102,7 @@ class Acme:
             self.ids = self._furnish(client)
 
     def admin(self, operation: Operation) -> str:
-        """Return a token of the tenant that may do everything; the operator's where a tenant may not."""
+        """Return a token of the tenant with all scopes, or the operator's for operator-only operations."""
         operators_own = operation.spec.get("x-standfast-operator-only", False)
         return self.operator if operators_own else self.tokens["admin"]
 
@@ -143,7 +143,7 @@ class Acme:
         }
 
     def send(self, operation: Operation, token: str | None, **changes: Any) -> httpx2.Response:
-        """Send a valid request with *changes*; of a stream that never ends, read only the head."""
+        """Send a valid request with *changes*; read only the head of an endless stream."""
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         headers |= {"content-type": operation.media_type} if operation.media_type else {}
         asking = {"content": operation.body(), **changes, "headers": headers | changes.get("headers", {})}
@@ -199,16 +199,16 @@ def test_a_token_without_the_scope_is_refused(acme: Acme, operation: Operation) 
 
 @each
 def test_another_tenant_finds_nothing(acme: Acme, operation: Operation) -> None:
-    """Seed: one tenant can neither see nor guess what another has."""
+    """Seed: one tenant can neither see nor guess another's resources."""
     if not operation.needs_token:
         return
-    rival = acme.stage.token("admin", tenant="rival")  # of its own: one of the operations signs it out
+    rival = acme.stage.token("admin", tenant="rival")  # a separate token: one of the operations signs it out
     answer = acme.send(operation, rival)
     named = [one["name"] for one in operation.parameters("path") if one["name"] != "agent"]
     if operation.spec.get("x-standfast-operator-only"):
         refused(answer, 403)
     elif operation.path == "/vercel/chat/{chat_id}/stream":
-        assert answer.status_code == 204  # the SDK takes any other answer for an error
+        assert answer.status_code == 204  # the SDK treats any other answer as an error
     elif named and operation.path != "/v1/triggers/{name}":
         refused(answer, 404)
     elif operation.path not in ENDLESS:
@@ -222,7 +222,7 @@ def test_another_tenant_finds_nothing(acme: Acme, operation: Operation) -> None:
 
 @each
 def test_another_host_is_refused(acme: Acme, operation: Operation) -> None:
-    """Seed: Host has an allow-list, so a page cannot reach the server under a name of its own."""
+    """Seed: Host has an allow-list, so a page cannot reach the server under its own name."""
     refused(acme.send(operation, acme.tokens["admin"], headers={"host": "evil.example"}), 421)
 
 
@@ -260,7 +260,7 @@ def test_a_malformed_body_is_refused(acme: Acme, operation: Operation, body: byt
 
 @each
 def test_a_value_of_the_wrong_type_is_refused(acme: Acme, operation: Operation) -> None:
-    """Ours: body, query and path are checked against their types."""
+    """Ours: body, query and path are validated against their types."""
     token = acme.admin(operation)
     if operation.media_type == "application/json":
         good = json.loads(operation.body() or b"{}")
@@ -281,15 +281,15 @@ def test_a_value_of_the_wrong_type_is_refused(acme: Acme, operation: Operation) 
 
 
 @each
-def test_a_method_that_a_path_does_not_have_is_refused(acme: Acme, operation: Operation) -> None:
-    """Ours: 405 names the methods that exist."""
+def test_an_unsupported_method_is_refused(acme: Acme, operation: Operation) -> None:
+    """Ours: 405 lists the supported methods."""
     with acme.client(acme.tokens["admin"]) as client:
         answer = client.request("PATCH", operation.path.format(**acme.ids))
     refused(answer, 405)
     assert operation.method in answer.headers["allow"]
 
 
-def test_an_unknown_path_is_not_told_apart_without_a_token(acme: Acme) -> None:
+def test_an_unknown_path_looks_like_a_known_one_without_a_token(acme: Acme) -> None:
     """Ours: a client without a credential learns nothing about routes."""
     with acme.client(None) as client:
         refused(client.get("/v1/no-such-route"), 401)

@@ -1,4 +1,4 @@
-"""The HTTP API, over a real connection: what each group of routes does."""
+"""The HTTP API over a real connection: what each group of routes does."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _numbers = iter(range(10**6))
 
 @pytest.fixture
 def session(client: httpx2.Client) -> str:
-    """The path of a new session."""
+    """Return the path of a new session."""
     name = f"s{next(_numbers)}"
     client.post("/v1/sessions", json={"session_id": name, "agent": "clerk"}).raise_for_status()
     return f"/v1/sessions/{name}"
 
 
 def waited(client: httpx2.Client, session: str) -> dict[str, Any]:
-    """Run a turn up to its approval and return that."""
+    """Run a turn up to its approval and return the approval."""
     turn = client.post(f"{session}/turns", json={"input": "refund"}).json()
     assert turn["status"] == "waiting"
     return dict(client.get(f"/v1/approvals/{turn['waits'][0]['wait_id']}").json())
@@ -68,7 +68,7 @@ def test_a_blank_input_is_refused(client: httpx2.Client, session: str) -> None:
     assert client.post(f"{session}/turns", json={"input": " "}).status_code == 400
 
 
-def test_a_turn_with_the_same_key_is_the_same_turn(client: httpx2.Client, session: str) -> None:
+def test_the_same_idempotency_key_gives_the_same_turn(client: httpx2.Client, session: str) -> None:
     """Seed: the same Idempotency-Key and input name one turn; another input is a conflict."""
     key = {"idempotency-key": "order-7"}
     first = client.post(f"{session}/turns", json={"input": "hello"}, headers=key).json()
@@ -92,7 +92,7 @@ def test_a_turn_streams_its_events_and_then_its_result(client: httpx2.Client, se
 
 
 def test_a_turn_can_be_started_without_waiting(client: httpx2.Client, session: str) -> None:
-    """Ours: `Prefer: respond-async` answers once the turn is stored, with the address of its result."""
+    """Ours: `Prefer: respond-async` answers once the turn is stored, with the URL of its result."""
     started = client.post(f"{session}/turns", json={"input": "hi"}, headers={"prefer": "respond-async"})
     assert (started.status_code, started.json()["status"]) == (202, "running")
     ended = client.get(started.headers["location"], params={"wait_s": 30}).json()
@@ -100,10 +100,10 @@ def test_a_turn_can_be_started_without_waiting(client: httpx2.Client, session: s
 
 
 @pytest.mark.parametrize("arguments", [None, {"order_id": "A1", "cents": 1}])
-def test_an_approval_records_the_credential_that_decided(
+def test_an_approval_records_the_credential_that_decided_it(
     client: httpx2.Client, session: str, arguments: dict[str, Any] | None
 ) -> None:
-    """Seed: the server takes the decider's identity from the credential and records it."""
+    """Seed: the server derives the decider's identity from the credential."""
     approval = waited(client, session)
     body = {"approved": True, "arguments": arguments, "reason": "late"}
     decided = client.post(f"/v1/approvals/{approval['approval_id']}/decision", json=body).json()
@@ -116,10 +116,10 @@ def test_an_approval_records_the_credential_that_decided(
     assert (again.status_code, again.json()["code"]) == (409, "APPROVAL_ALREADY_DECIDED")
 
 
-def test_a_question_of_a_tool_is_answered_by_a_decision_with_its_fields(
+def test_a_tools_question_is_answered_by_a_decision_with_its_fields(
     client: httpx2.Client, session: str
 ) -> None:
-    """Ours: the approval has the question and the schema of its answer; a wrong answer decides nothing."""
+    """Ours: the approval has the question and the schema of its answer; an invalid answer decides nothing."""
     turn = client.post(f"{session}/turns", json={"input": "where"}).json()
     asked = client.get(f"/v1/approvals/{turn['waits'][0]['wait_id']}").json()
     assert (asked["reason"], asked["answer_schema"]["required"]) == ("Where to?", ["city"])
@@ -130,7 +130,7 @@ def test_a_question_of_a_tool_is_answered_by_a_decision_with_its_fields(
     assert done["output"].startswith("the tool said {'city': 'Oslo'} by alice (tok")
 
 
-def test_a_denied_call_tells_the_model_why(client: httpx2.Client, session: str) -> None:
+def test_a_denial_tells_the_model_the_reason(client: httpx2.Client, session: str) -> None:
     """Seed: approvals can be denied, with a reason."""
     approval = waited(client, session)
     pending = client.get("/v1/approvals", params={"pending": True}).json()
@@ -141,10 +141,10 @@ def test_a_denied_call_tells_the_model_why(client: httpx2.Client, session: str) 
     assert "too much" in turn["output"]
 
 
-def test_a_grant_approves_calls_in_the_name_of_the_credential_that_gave_it(
+def test_a_grant_approves_calls_on_behalf_of_the_credential_that_gave_it(
     client: httpx2.Client, session: str
 ) -> None:
-    """Ours: grants are managed over HTTP; the credential says by whom they were given."""
+    """Ours: grants are managed over HTTP; the credential determines who gave them."""
     session_id = session.rpartition("/")[2]
     body = {
         "capability": "refund",
@@ -167,8 +167,10 @@ def test_a_grant_approves_calls_in_the_name_of_the_credential_that_gave_it(
     assert (unknown.status_code, unknown.json()["code"]) == (404, "NOT_CONFIGURED")
 
 
-def test_a_journal_is_read_and_a_turn_is_forked_in_its_middle(client: httpx2.Client, session: str) -> None:
-    """Ours: a turn's journal can be read, and a fork continues from an edited result."""
+def test_a_journal_can_be_read_and_a_turn_can_be_forked_in_its_middle(
+    client: httpx2.Client, session: str
+) -> None:
+    """Ours: a fork continues from an edited result."""
     turn = client.post(f"{session}/turns", json={"input": "hello"}).json()
     steps = client.get(f"{session}/turns/{turn['turn_id']}/journal").json()
     assert [one["input"]["type"] for one in steps] == ["turn_started", "model_replied"]
@@ -185,7 +187,7 @@ def test_a_journal_is_read_and_a_turn_is_forked_in_its_middle(client: httpx2.Cli
 def test_an_operator_sees_leases_queues_waits_and_sizes_and_can_prune(
     client: httpx2.Client, session: str
 ) -> None:
-    """Ours: operations data needs the scope admin without a tenant."""
+    """Ours: operational data needs the scope admin without a tenant."""
     waiting = client.post(f"{session}/turns", json={"input": "refund"}).json()
     view = client.get("/v1/operations").json()
     assert waiting["turn_id"] in {one["turn_id"] for one in view["waiting"]}
@@ -197,7 +199,7 @@ def test_an_operator_sees_leases_queues_waits_and_sizes_and_can_prune(
     assert client.post("/v1/prune", json={"older": 1}).status_code == 400
 
 
-def test_a_completion_from_outside_ends_a_wait(client: httpx2.Client, session: str) -> None:
+def test_an_external_completion_ends_a_wait(client: httpx2.Client, session: str) -> None:
     """Seed: external completions are delivered by token."""
     turn = client.post(f"{session}/turns", json={"input": "outside"}).json()
     token = turn["waits"][0]["wait_id"]
@@ -206,8 +208,8 @@ def test_a_completion_from_outside_ends_a_wait(client: httpx2.Client, session: s
     assert client.post(f"{session}/turns/{turn['turn_id']}/resume").json()["output"] == "the tool said 42"
 
 
-def test_a_session_is_forked_rewound_exported_and_deleted(client: httpx2.Client, session: str) -> None:
-    """Seed: sessions can be forked, rewound, exported and deleted."""
+def test_a_session_can_be_forked_rewound_exported_and_deleted(client: httpx2.Client, session: str) -> None:
+    """Seed: the API covers the life cycle of sessions."""
     name = session.rpartition("/")[2]
     for words in ("one", "two"):
         client.post(f"{session}/turns", json={"input": words}).raise_for_status()
@@ -221,7 +223,7 @@ def test_a_session_is_forked_rewound_exported_and_deleted(client: httpx2.Client,
     assert client.get(f"/v1/sessions/{forked['session_id']}").json()["head"]["depth"] == 4
 
 
-def test_a_node_of_another_session_is_not_found(client: httpx2.Client, session: str) -> None:
+def test_another_sessions_node_is_not_found(client: httpx2.Client, session: str) -> None:
     """Seed: one tenant cannot reach another's history by guessing a node's id."""
     client.post(f"{session}/turns", json={"input": "mine"}).raise_for_status()
     client.post("/v1/sessions", json={"session_id": "beside", "agent": "clerk"}).raise_for_status()
@@ -254,7 +256,9 @@ def test_sessions_are_listed_in_pages(stage: ServerStage) -> None:
         assert [line["session_id"] for line in waiting] == ["_pages_p3"]
 
 
-def test_an_attachment_is_uploaded_once_and_read_in_ranges(client: httpx2.Client, session: str) -> None:
+def test_an_attachment_is_uploaded_once_and_can_be_read_in_ranges(
+    client: httpx2.Client, session: str
+) -> None:
     """Seed: attachments are uploaded, named by digest, and read in ranges."""
     digest = client.post(
         "/v1/attachments", content=b"0123456789", headers={"content-type": "text/csv"}
@@ -284,7 +288,7 @@ def test_another_tenant_cannot_use_an_upload(stage: ServerStage) -> None:
         assert thief.get(f"/v1/sessions/s/attachments/{digest}").status_code == 404
 
 
-def test_inputs_are_queued_listed_and_withdrawn(
+def test_inputs_can_be_queued_listed_and_withdrawn(
     stage: ServerStage, client: httpx2.Client, session: str
 ) -> None:
     """Seed: a message can be injected into a running turn or queued, and withdrawn until it is claimed."""
@@ -296,13 +300,13 @@ def test_inputs_are_queued_listed_and_withdrawn(
     assert client.delete(f"{session}/inputs/{queued}").json() == {"withdrawn": False}
     assert client.post(f"{session}/cancel").json() == {"cancelled": True}
     turn = client.get(f"{session}/turns/{approval['run_id']}", params={"wait_s": 30}).json()
-    while turn["status"] != "stopped":  # the cancellation is durable, and the runtime carries it out soon
+    while turn["status"] != "stopped":  # the cancellation is durable, and the runtime executes it soon
         turn = client.get(f"{session}/turns/{approval['run_id']}").json()
     assert (turn["status"], turn["outcome"]["reason"]) == ("stopped", "cancelled")
 
 
 @pytest.mark.slow
-def test_code_runs_is_checked_and_is_snapshotted(client: httpx2.Client) -> None:
+def test_code_can_be_run_validated_and_snapshotted(client: httpx2.Client) -> None:
     """Seed: the API covers code runs, validation and snapshots."""
     assert client.post("/v1/runs", json={"code": "x = 20", "session_id": "code"}).json()["status"] == "ok"
     snapshot = client.post("/v1/sessions/code/snapshots").json()["snapshot_id"]
@@ -315,8 +319,8 @@ def test_code_runs_is_checked_and_is_snapshotted(client: httpx2.Client) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_of_code_is_forked_at_a_node(client: httpx2.Client) -> None:
-    """Bug: only the end of a session without a model could be forked, unlike in `Runtime.fork`."""
+def test_a_code_session_can_be_forked_at_a_node(client: httpx2.Client) -> None:
+    """Bug: a session without a model could be forked only at its end, unlike with `Runtime.fork`."""
     for code in ("y = 1", "y = 2"):
         client.post("/v1/runs", json={"code": code, "session_id": "runs"}).raise_for_status()
     first = client.get("/v1/sessions/runs/turns").json()[0]["turn_id"]
@@ -331,7 +335,7 @@ def test_a_session_of_code_is_forked_at_a_node(client: httpx2.Client) -> None:
     assert (within.status_code, within.json()["code"]) == (422, "INVALID_ARGUMENT")
 
 
-def test_tasks_monitors_and_triggers_are_managed(client: httpx2.Client, session: str) -> None:
+def test_tasks_monitors_and_triggers_can_be_managed(client: httpx2.Client, session: str) -> None:
     """Seed: the API covers tasks, monitors and triggers."""
     name = session.rpartition("/")[2]
     spec = {"id": "lines", "command": ["/bin/echo", "a line"]}
@@ -360,7 +364,7 @@ def signed(body: bytes, delivery: str, at: int, secret: str = WEBHOOK_SECRET) ->
     }
 
 
-def test_a_webhook_is_received_once_and_refused_if_it_is_old(client: httpx2.Client, session: str) -> None:
+def test_a_webhook_is_accepted_once_and_refused_if_it_is_old(client: httpx2.Client, session: str) -> None:
     """Seed: a webhook's signature covers a timestamp, and the server refuses replays."""
     trigger = {"source": "shop", "session_id": session.rpartition("/")[2], "prompt": "{payload}"}
     client.put("/v1/triggers/shop-orders", json=trigger).raise_for_status()
@@ -379,7 +383,9 @@ def test_a_webhook_is_received_once_and_refused_if_it_is_old(client: httpx2.Clie
     client.delete("/v1/triggers/shop-orders").raise_for_status()
 
 
-def test_usage_traces_metrics_and_the_document_are_there(client: httpx2.Client, session: str) -> None:
+def test_usage_traces_metrics_and_the_openapi_document_are_available(
+    client: httpx2.Client, session: str
+) -> None:
     """Seed: the API covers usage and traces, and the server has health checks and metrics."""
     client.post(f"{session}/turns", json={"input": "hello"}).raise_for_status()
     usage = client.get("/v1/usage", params={"agent": "clerk"}).json()
@@ -409,7 +415,7 @@ def test_a_browser_signs_in_once_with_a_code(stage: ServerStage) -> None:
         assert browser.post("/signin", data={"code": code}, headers=origin).status_code == 401
         same = {"sec-fetch-site": "same-origin"}
         assert browser.get("/v1/sessions", headers=same).status_code == 200
-        assert browser.get("/v1/sessions").status_code == 403  # nothing says that it is of this origin
+        assert browser.get("/v1/sessions").status_code == 403  # nothing shows that it comes from this origin
         body = {"session_id": "by-browser", "agent": "clerk"}
         assert browser.post("/v1/sessions", json=body, headers=origin).status_code == 403
         marked = {**origin, "standfast-request": "1"}
@@ -430,7 +436,7 @@ def test_a_sign_in_code_expires(stage: ServerStage, monkeypatch: pytest.MonkeyPa
     assert stage.run(stage.app.state.tokens.redeem(code)) is None
 
 
-def test_a_page_of_a_named_origin_may_use_the_server(stage: ServerStage) -> None:
+def test_a_page_of_an_allowed_origin_may_use_the_server(stage: ServerStage) -> None:
     """Seed: CORS admits front ends on other origins by name."""
     with stage.client("read") as client:
         origin = {"origin": "https://app.example.com"}
@@ -442,8 +448,8 @@ def test_a_page_of_a_named_origin_may_use_the_server(stage: ServerStage) -> None
         assert "access-control-allow-origin" not in client.get("/v1/agents").headers
 
 
-def test_a_revoked_token_stops_within_a_second(stage: ServerStage) -> None:
-    """Seed: a revoked token is refused, and its streams end."""
+def test_a_revoked_token_is_refused_and_its_streams_end(stage: ServerStage) -> None:
+    """Seed: a revocation takes effect within a second."""
     with stage.client("admin", name="soon") as client:
         client.post("/v1/sessions", json={"session_id": "revoked", "agent": "clerk"}).raise_for_status()
         token = str(client.headers["authorization"])
@@ -454,7 +460,7 @@ def test_a_revoked_token_stops_within_a_second(stage: ServerStage) -> None:
         assert client.get("/v1/agents").status_code == 401
 
 
-def test_limits_hold_for_each_credential(tmp_path: Path) -> None:
+def test_limits_apply_to_each_credential(tmp_path: Path) -> None:
     """Seed: requests, streams and failed sign-ins have limits for each credential or address."""
     limits = msgspec.structs.replace(GENEROUS, requests_per_s=0.001, burst=4, streams=1)
     with (
@@ -496,7 +502,9 @@ def test_the_server_can_be_mounted_in_another_application(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_a_decision_is_in_the_audit_log(stage: ServerStage, client: httpx2.Client, session: str) -> None:
+def test_a_decision_is_recorded_in_the_audit_log(
+    stage: ServerStage, client: httpx2.Client, session: str
+) -> None:
     """Seed: an audit log records each decision with the credential's id."""
     approval = waited(client, session)
     client.post(
@@ -509,14 +517,14 @@ def test_a_decision_is_in_the_audit_log(stage: ServerStage, client: httpx2.Clien
 
 
 def test_too_many_requests_without_a_credential_are_refused(tmp_path: Path) -> None:
-    """Bug: `failures_per_min` was counted but never applied; valid tokens are not affected."""
+    """Bug: `failures_per_min` was counted but never enforced; valid tokens are not affected."""
     with ServerStage(tmp_path, limits=Limits(failures_per_min=3)) as stage, stage.client("read") as client:
         statuses = [httpx2.get(f"{stage.url}/v1/agents").status_code for _ in range(5)]
         assert statuses == [401, 401, 401, 429, 429]
         assert client.get("/v1/agents").is_success
 
 
-def test_a_quiet_stream_gets_heartbeats(
+def test_a_quiet_stream_sends_heartbeats(
     stage: ServerStage, client: httpx2.Client, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seed: the server sends heartbeats."""
@@ -525,7 +533,7 @@ def test_a_quiet_stream_gets_heartbeats(
         assert next(stream.iter_lines()) == ":"
 
 
-def test_a_cursor_that_is_not_known_here_gets_a_gap_and_then_what_is_committed(
+def test_an_unknown_cursor_gets_a_gap_and_then_the_committed_nodes(
     client: httpx2.Client, session: str
 ) -> None:
     """Seed: lost events are reported by a `Gap`."""

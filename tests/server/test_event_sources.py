@@ -1,4 +1,4 @@
-"""Streams as other programs' EventSource reads them: npm's, and a browser's with the cookie of a sign-in."""
+"""Streams as other programs' EventSource reads them: npm's, and a browser's with the sign-in cookie."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def texts(events: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/sessions/one/events", "/v1/events"])
-def test_an_event_source_of_npm_continues_after_a_cut(stage: ServerStage, path: str) -> None:
-    """Seed: `Last-Event-ID` resumes the stream; every event comes exactly once."""
+def test_an_npm_event_source_continues_after_a_lost_connection(stage: ServerStage, path: str) -> None:
+    """Seed: `Last-Event-ID` resumes the stream; every event arrives exactly once."""
     session = "one" if "one" in path else "all"
     with stage.client() as client:
         client.post("/v1/sessions", json={"session_id": session, "agent": "clerk"}).raise_for_status()
@@ -90,7 +90,7 @@ READ = """([path, turns]) => {
 
 @pytest.mark.slow
 def test_a_browser_with_the_cookie_reads_streams_and_reconnects(stage: ServerStage, page: Page) -> None:
-    """Seed: a browser's EventSource works with the cookie of the sign-in."""
+    """Seed: a browser's EventSource works with the sign-in cookie."""
     with stage.client() as client:
         client.post("/v1/sessions", json={"session_id": "tab", "agent": "clerk"}).raise_for_status()
     stage.agent_model.pause_s, streams = 0.02, stage.app.state.streams

@@ -1,4 +1,4 @@
-"""JWTs of an identity provider whose key set is served over HTTP."""
+"""JWTs from an identity provider whose key set is served over HTTP."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def authenticate(auth: JwtAuth, given: str) -> Credential | None:
     return asyncio.run(auth.authenticate(given))
 
 
-def test_a_token_of_the_provider_is_a_credential(auth: JwtAuth) -> None:
+def test_a_token_from_the_provider_is_a_credential(auth: JwtAuth) -> None:
     """Seed: the server accepts JWTs and verifies them against the provider's key set."""
     found = authenticate(auth, token(email="eve@example.com"))
     assert found is not None
@@ -91,6 +91,6 @@ def test_any_other_token_is_refused(auth: JwtAuth, changes: dict[str, Any]) -> N
 
 
 def test_a_token_without_a_signature_is_refused(auth: JwtAuth) -> None:
-    """Ours: `alg: none` is not accepted, and other text is refused without an error of ours."""
+    """Ours: `alg: none` is not accepted, and other text is refused without an internal error."""
     assert authenticate(auth, jwt.encode({"sub": "x"}, None, algorithm="none")) is None  # type: ignore[arg-type]
     assert authenticate(auth, "not a token") is None

@@ -1,4 +1,4 @@
-"""How the application starts and ends with its server."""
+"""How the application starts and stops with its server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from standfast import Agent, Runtime, ScriptedModel
 from standfast.server import create_app
 
 
-def test_a_server_that_ends_at_once_closes_the_runtime() -> None:
-    """Bug: after a second Ctrl-C the server's library printed a traceback, and the runtime stayed open."""
+def test_a_server_that_stops_immediately_closes_the_runtime() -> None:
+    """Bug: after a second Ctrl-C, the server library printed a traceback, and the runtime stayed open."""
 
     async def main() -> None:
         runtime = Runtime(agents=[Agent(ScriptedModel([]), name="clerk")])

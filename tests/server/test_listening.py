@@ -27,7 +27,7 @@ from standfast.server import Listen
 
 
 def make_certificate(home: Path) -> tuple[str, str]:
-    """Make a certificate for 127.0.0.1 that signs itself; return the files of it and its key."""
+    """Create a self-signed certificate for 127.0.0.1; return the paths of the certificate and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "standfast test")])
     now = datetime.now(UTC)
@@ -50,7 +50,7 @@ def make_certificate(home: Path) -> tuple[str, str]:
     return str(certificate), str(secret)
 
 
-def test_with_a_certificate_the_server_speaks_https_alone(tmp_path: Path) -> None:
+def test_with_a_certificate_the_server_speaks_only_https(tmp_path: Path) -> None:
     """Seed: with `--tls-cert` and `--tls-key`, the browser's cookie is for https only."""
     certificate, key = make_certificate(tmp_path)
     listen = Listen(port=0, grace_s=1.0, tls_cert=certificate, tls_key=key)
@@ -70,10 +70,10 @@ def test_with_a_certificate_the_server_speaks_https_alone(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("proxy", "believed"), [("127.0.0.0/8", True), ("10.0.0.0/8", False), (None, False)], ids=str
 )
-def test_forwarding_headers_are_believed_from_the_trusted_proxy_alone(
+def test_forwarding_headers_are_accepted_only_from_the_trusted_proxy(
     tmp_path: Path, proxy: str | None, believed: bool
 ) -> None:
-    """Seed: only `--trusted-proxy CIDR` may send forwarding headers."""
+    """Seed: only a proxy in `--trusted-proxy CIDR` may send forwarding headers."""
     forwarded = {"x-forwarded-for": "203.0.113.7", "x-forwarded-proto": "https"}
     with ServerStage(tmp_path, listen=Listen(port=0, grace_s=1.0, trusted_proxy=proxy)) as stage:
         assert httpx2.get(f"{stage.url}/v1/agents", headers=forwarded).status_code == 401
@@ -86,13 +86,13 @@ def test_forwarding_headers_are_believed_from_the_trusted_proxy_alone(
     assert refused["client"] == ("203.0.113.7" if believed else "127.0.0.1")
 
 
-def test_an_address_range_that_is_invalid_is_refused() -> None:
+def test_an_invalid_address_range_is_refused() -> None:
     """Ours: a misspelt proxy must not leave forwarding headers unchecked."""
     with pytest.raises(InvalidArgument, match="not an address range"):
         Listen(trusted_proxy="everyone").check()
 
 
-def test_a_request_head_that_is_too_large_is_refused_however_it_comes(tmp_path: Path) -> None:
+def test_a_request_head_that_is_too_large_is_refused_however_it_arrives(tmp_path: Path) -> None:
     """Bug: a head of 100 KB in one piece, or during a response, was accepted."""
     large = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"a" * 100_000 + b"\r\n\r\n"
     with ServerStage(tmp_path) as stage:
@@ -109,7 +109,9 @@ def test_a_request_head_that_is_too_large_is_refused_however_it_comes(tmp_path: 
                 )
                 one.sendall(head.encode() + b"\r\n\r\n")
                 assert one.recv(1000).startswith(b"HTTP/1.1 200 ")
-                with pytest.raises((BrokenPipeError, ConnectionResetError)):  # it is closed in the middle
+                with pytest.raises(
+                    (BrokenPipeError, ConnectionResetError)
+                ):  # the connection is closed in the middle
                     send_endless_head(one)
             assert client.get("/v1/sessions/a").is_success
 

@@ -1,4 +1,4 @@
-"""The server under load, and under clients that misbehave: it stays small and serves the others."""
+"""The server under load and with misbehaving clients: it stays small and serves the others."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def head(method: str, path: str, token: str, *more: str) -> bytes:
 def test_a_thousand_observers_see_every_commit(
     server: ServerProcess, load: Callable[[int, int], int]
 ) -> None:
-    """Seed: the server handles 1,000 observers at once."""
+    """Seed: the server handles 1,000 concurrent observers."""
 
     async def observe(token: str, path: str, ready: asyncio.Semaphore) -> bool:
         reader, writer = await connect(server)
@@ -89,7 +89,7 @@ def test_a_thousand_observers_see_every_commit(
     asyncio.run(main())
 
 
-def test_misbehaving_clients_take_little_and_others_are_served(
+def test_misbehaving_clients_use_few_resources_and_others_are_served(
     server: ServerProcess, load: Callable[[int, int], int]
 ) -> None:
     """Seed: slow readers and senders, bombs and 2,000 idle connections leave the server small and serving."""
@@ -103,7 +103,7 @@ def test_misbehaving_clients_take_little_and_others_are_served(
             before = memory_mb(server)
             held = [await connect(server) for _ in range(load(2000, 500))]
             slow_readers = [await connect(server) for _ in range(50)]
-            for _, writer in slow_readers:  # they ask for everything and read nothing
+            for _, writer in slow_readers:  # they request everything and read nothing
                 writer.transport.pause_reading()  # type: ignore[attr-defined]
                 writer.write(head("GET", "/v1/sessions/loud/events", token))
             slow_senders = [await connect(server) for _ in range(50)]
@@ -117,7 +117,7 @@ def test_misbehaving_clients_take_little_and_others_are_served(
             started = time.monotonic()
             assert (await client.get("/v1/sessions/loud")).is_success
             assert time.monotonic() - started < 20
-            assert memory_mb(server) - before < 250  # what the slow readers have not read is more
+            assert memory_mb(server) - before < 250  # less than the slow readers have left unread
             for _, writer in (*held, *slow_readers, *slow_senders):
                 writer.transport.abort()
             assert (await client.get("/readyz")).is_success
@@ -126,7 +126,7 @@ def test_misbehaving_clients_take_little_and_others_are_served(
 
 
 async def header_bomb(server: ServerProcess) -> None:
-    """Send a request head without an end; the server must close the connection."""
+    """Send an endless request head; the server must close the connection."""
     reader, writer = await connect(server)
     writer.write(b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n")
     sent = 0
@@ -143,7 +143,7 @@ async def header_bomb(server: ServerProcess) -> None:
 
 
 async def body_bomb(server: ServerProcess, token: str) -> None:
-    """Send a body without an end; the server must refuse it at its limit."""
+    """Send an endless body; the server must refuse it at its limit."""
     reader, writer = await connect(server)
     writer.write(head("POST", "/v1/sessions", token, JSON, "transfer-encoding: chunked"))
     sent = 0
@@ -154,6 +154,6 @@ async def body_bomb(server: ServerProcess, token: str) -> None:
             sent += 1
         assert b" 413 " in await asyncio.wait_for(reader.readline(), 10)
     except (OSError, TimeoutError):
-        pass  # the connection was closed under the body
+        pass  # the connection was closed while the body was sent
     assert sent < 64
     writer.close()

@@ -55,7 +55,7 @@ def _text(result: Any) -> str:
 
 
 @pytest.mark.parametrize("mode", REVISIONS)
-def test_a_client_runs_code_asks_agents_and_decides(stage: ServerStage, mode: str) -> None:
+def test_a_client_can_run_code_call_agents_and_decide(stage: ServerStage, mode: str) -> None:
     """Ours: the mounted server offers the same as `standfast mcp`; a decision has the credential's name."""
 
     async def work(client: Client) -> None:
@@ -72,7 +72,7 @@ def test_a_client_runs_code_asks_agents_and_decides(stage: ServerStage, mode: st
     assert found[0]["decided_by"].startswith("ann (")
 
 
-def test_scopes_decide_what_a_client_may_do(stage: ServerStage) -> None:
+def test_scopes_determine_what_a_client_may_do(stage: ServerStage) -> None:
     """Ours: `read` lists and reads, `run` calls, `approve` decides."""
 
     async def reads(client: Client) -> None:
@@ -84,7 +84,7 @@ def test_scopes_decide_what_a_client_may_do(stage: ServerStage) -> None:
     async def runs(client: Client) -> None:
         assert "ask_clerk" in [one.name for one in (await client.list_tools()).tools]
         said = await client.call_tool("ask_clerk", {"prompt": "refund", "session": "may-not"})
-        assert said.structured_content["status"] == "waiting"  # its person is not asked
+        assert said.structured_content["status"] == "waiting"  # the client's user is not asked
         with pytest.raises(MCPError):
             await client.read_resource("standfast://sessions/none")
 
@@ -93,8 +93,8 @@ def test_scopes_decide_what_a_client_may_do(stage: ServerStage) -> None:
 
 
 @pytest.mark.parametrize("mode", REVISIONS)
-def test_a_tenant_sees_and_names_only_its_own(stage: ServerStage, mode: str) -> None:
-    """Ours: sessions, snapshots and histories of another tenant do not exist."""
+def test_a_tenant_sees_only_its_own_resources(stage: ServerStage, mode: str) -> None:
+    """Ours: sessions, snapshots and histories of another tenant do not exist for it."""
     name = f"shared-{mode}"
 
     async def mine(client: Client) -> str:
@@ -107,7 +107,7 @@ def test_a_tenant_sees_and_names_only_its_own(stage: ServerStage, mode: str) -> 
         ran = await client.call_tool("run_code", {"code": "secret", "session": name})
         assert ran.structured_content["status"] != "completed"
         ran = await client.call_tool("run_code", {"code": "secret", "session": f"_one_{name}"})
-        assert ran.structured_content["status"] != "completed"  # a session of its own with an odd name
+        assert ran.structured_content["status"] != "completed"  # its own session with an odd name
         restored = await client.call_tool("restore_session", {"snapshot_id": snapshot, "session": "x"})
         assert restored.is_error
         listed = await client.call_tool("list_sessions", {})
@@ -122,8 +122,8 @@ def test_a_tenant_sees_and_names_only_its_own(stage: ServerStage, mode: str) -> 
     _with_client(stage, stage.token("read", "run", "approve", tenant="two"), other, mode)
 
 
-def test_a_session_of_the_protocol_belongs_to_its_credential(stage: ServerStage) -> None:
-    """Ours: the id of a 2025-11-25 session grants no access."""
+def test_a_protocol_session_belongs_to_its_credential(stage: ServerStage) -> None:
+    """Ours: knowing the id of a 2025-11-25 session grants no access."""
     about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}
     accept = {"Accept": "application/json, text/event-stream"}

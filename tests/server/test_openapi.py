@@ -1,4 +1,4 @@
-"""The OpenAPI document: it is valid, complete, and the server keeps to it."""
+"""The OpenAPI document: it is valid and complete, and the server conforms to it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_every_event_and_every_reference_is_in_the_document() -> None:
 
 
 def test_every_route_is_in_the_document_once() -> None:
-    """Ours: operation ids are unique, so that generated clients are usable."""
+    """Ours: operation ids are unique, so generated clients are usable."""
     found = [spec["operationId"] for methods in DOCUMENT["paths"].values() for spec in methods.values()]
     assert len(found) == len(set(found)) == len(ROUTES)
 
 
-def test_the_types_of_the_api_leave_memory_intact() -> None:
-    """Bug: msgspec corrupts memory for a text with a pattern in a union with an array."""
+def test_generating_the_document_does_not_corrupt_memory() -> None:
+    """Bug: msgspec corrupts memory for a string with a pattern in a union with an array."""
     code = (
         "from standfast.server.openapi import openapi_document; from standfast.server.routes import ROUTES; "
         "openapi_document(ROUTES)"
@@ -69,7 +69,7 @@ def _with_tokens_alone() -> dict[str, Any]:
 
 
 ACCEPTED = ["2xx", "3xx", "401", "403", "404", "409", "422", "429", "503"]
-"""422 is for values that fit the schema and break a rule that no schema can state, such as those of cron."""
+"""422 is for values that match the schema but break a rule that no schema can state, such as cron's."""
 REFUSED = ["400", "401", "403", "404", "405", "406", "409", "413", "415", "422", "428", "429"]
 CONFIG = schemathesis.Config.from_dict(
     {
@@ -90,8 +90,8 @@ OPERATIONS = [
 def test_schemathesis_finds_no_violation(operation: tuple[str, str], stage: ServerStage) -> None:
     """Seed: `schemathesis` finds no violation of the OpenAPI document.
 
-    The token has no scope `admin`: random commands of monitors must not run. Cases are made here and not by
-    `schema.parametrize()`, which makes those of all operations when tests are collected.
+    The token lacks the scope `admin`, so that no random monitor commands run. Cases are created here
+    and not by `schema.parametrize()`, which creates those of all operations when tests are collected.
     """
 
     def check(case: schemathesis.Case[Any]) -> None:
@@ -115,12 +115,12 @@ def test_schemathesis_finds_no_violation(operation: tuple[str, str], stage: Serv
 def _is_lost_on_the_way(case: schemathesis.Case[Any]) -> bool:
     """Return whether the invalid part of a request is not sent: an empty list or object in the query.
 
-    The header `Authorization` is always that of the test.
+    The header `Authorization` is always the test's own.
     """
     return any(value in ([], {}) for value in (case.query or {}).values())
 
 
 def _token(stage: ServerStage, case: schemathesis.Case[Any]) -> str:
-    if case.operation.path == "/signout" or stage.tester is None:  # signing out revokes its token
+    if case.operation.path == "/signout" or stage.tester is None:  # signing out revokes the token
         stage.tester = stage.token("read", "run", "approve")
     return str(stage.tester)

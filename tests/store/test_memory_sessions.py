@@ -84,6 +84,28 @@ def test_a_session_that_waits_is_small() -> None:
     assert used / count < 2_000
 
 
+def test_a_turn_that_ended_long_ago_is_small() -> None:
+    """Ours: a turn and its two messages took 1.2 KB besides their text."""
+    count = 1_000
+
+    async def end_all(store: MemorySessionStore) -> None:
+        await store.open_session(a_head("s1"))
+        for number in range(count):
+            begun = await begin(store, f"t_{number:032}", "s1")
+            await store.commit(begun.lease, a_commit(f"t_{number:032}"))
+
+    store = MemorySessionStore()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        asyncio.run(end_all(store))
+        gc.collect()
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used / count < 600
+
+
 def test_the_journals_of_the_turns_that_ended_last_are_kept() -> None:
     """Ours: a journal repeats its turn's nodes, and must not fill the memory of a long-running program."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from standfast.ports.session_store import SessionStore
+from standfast.store import memory_tables
 from standfast.store.memory_sessions import MemorySessionStore
 from standfast.store.object_blobs import ObjectBlobs
 from standfast.store.postgres.sessions import PostgresSessionStore
@@ -24,6 +25,13 @@ from standfast.testing.session_stores import SessionStoreContract, is_dead
 class TestMemory(SessionStoreContract):
     @pytest.fixture
     def store(self) -> SessionStore:
+        return MemorySessionStore(owner_is_dead=is_dead)
+
+
+class TestMemoryWithEveryEndedTurnPacked(SessionStoreContract):
+    @pytest.fixture
+    def store(self, monkeypatch: pytest.MonkeyPatch) -> SessionStore:
+        monkeypatch.setattr(memory_tables, "_MAX_WHOLE", 0)
         return MemorySessionStore(owner_is_dead=is_dead)
 
 

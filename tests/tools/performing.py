@@ -1,4 +1,4 @@
-"""Calls of tools by name, and their results, for tests of the dispatcher."""
+"""Calls to tools by name, and their results, for tests of the dispatcher."""
 
 from __future__ import annotations
 

@@ -33,15 +33,15 @@ def levels(catalog: ToolCatalog) -> dict[str, ToolAvailability]:
     return {tool.name: tool.availability for tool in catalog.tools}
 
 
-def test_without_a_word_from_anyone_the_catalog_is_what_the_registry_lists() -> None:
+def test_without_contributions_the_catalog_lists_the_registry() -> None:
     """Seed: the catalog starts from the manifests, in their order."""
     catalog = resolve_catalog(listed("b", "a"), [], NOTHING, ALL)
     assert catalog.names == ("b", "a")
     assert levels(catalog) == {"b": SHOWCASED, "a": SHOWCASED}
 
 
-def test_plugins_speak_in_order_then_the_session_then_authority() -> None:
-    """Seed: SPEC §4, the contributions of plugins come first, then the session's overlay, authority last."""
+def test_plugins_apply_in_order_then_the_session_then_the_authority() -> None:
+    """Seed: SPEC §4; contributions of plugins come first, then the session's overlay, authority last."""
     catalog = resolve_catalog(
         listed("a", "b", "c"),
         [sets(a=SEARCHABLE, b=OFF, c=CALLABLE), sets(a=CALLABLE)],
@@ -53,7 +53,7 @@ def test_plugins_speak_in_order_then_the_session_then_authority() -> None:
     assert hidden.tools == ()
 
 
-def test_what_one_plugin_hides_no_one_brings_back() -> None:
+def test_a_tool_hidden_by_one_plugin_stays_hidden() -> None:
     """Ours: a plugin that hides a tool is a guard, and guards fail closed."""
     access = SessionToolAccess(tools=("a", "b"))
     assert resolve_catalog(
@@ -62,7 +62,7 @@ def test_what_one_plugin_hides_no_one_brings_back() -> None:
     assert resolve_catalog(listed("a", "b"), [], hides("a"), access).names == ("b",)
 
 
-def test_names_that_are_not_there_are_ignored() -> None:
+def test_unknown_names_are_ignored() -> None:
     """Seed: a plugin may name tools that this session does not have."""
     catalog = resolve_catalog(
         listed("a"), [sets(z=SHOWCASED), hides("y")], NOTHING, SessionToolAccess(tools=("x", "a"))
@@ -70,19 +70,19 @@ def test_names_that_are_not_there_are_ignored() -> None:
     assert catalog.names == ("a",)
 
 
-def test_an_authority_that_names_only_what_is_gone_leaves_nothing() -> None:
+def test_an_authority_that_names_only_missing_tools_leaves_none() -> None:
     """Ours: an allow-list without any existing tool must not fall back to every tool."""
     assert resolve_catalog(listed("a"), [], NOTHING, SessionToolAccess(tools=("z",))).tools == ()
 
 
-def test_a_word_that_is_not_an_availability_fails_the_build() -> None:
-    """Ours: SPEC §8, the catalog build fails; a mistyped "of" must not count as on."""
+def test_an_invalid_availability_fails_the_build() -> None:
+    """Ours: SPEC §8; the catalog build fails; a mistyped "of" must not mean on."""
     wrong = ToolCatalogContribution(availability={"a": "of"})  # type: ignore[dict-item]
     with pytest.raises(InvalidArgument, match="'of'"):
         resolve_catalog(listed("a"), [wrong], NOTHING, ALL)
 
 
-def test_each_step_of_availability_takes_in_those_above_it() -> None:
+def test_each_level_of_availability_includes_those_above_it() -> None:
     """Seed: the levels are off < searchable < callable < showcased."""
     catalog = resolve_catalog(
         listed("a", "b", "c", "d"), [sets(a=SEARCHABLE, b=CALLABLE, c=OFF)], NOTHING, ALL
@@ -100,7 +100,7 @@ def test_a_tool_is_found_by_name() -> None:
     assert catalog.find("b") is None
 
 
-def test_the_projection_is_json_and_made_once() -> None:
+def test_the_projection_is_json_and_built_once() -> None:
     """Seed: the projection to JSON is built once, on demand."""
     catalog = resolve_catalog(listed("a"), [sets(a=CALLABLE)], NOTHING, ALL)
     assert catalog.project() == [
@@ -110,7 +110,7 @@ def test_the_projection_is_json_and_made_once() -> None:
     assert catalog.project() is not catalog.project()
 
 
-def test_contracts_are_asked_for_what_is_showcased_and_nothing_else() -> None:
+def test_only_contracts_of_showcased_tools_are_resolved() -> None:
     """Ours: a catalog of ten thousand tools resolves only those that the model is shown."""
     asked: list[str] = []
     registry = ToolRegistry(
@@ -127,7 +127,7 @@ def test_contracts_are_asked_for_what_is_showcased_and_nothing_else() -> None:
 
 
 def test_equal_contributions_and_catalogs_are_equal() -> None:
-    """Seed: an overlay with the same content is no change."""
+    """Seed: an overlay with the same content is not a change."""
     assert sets(a=OFF) == sets(a=OFF)
     assert sets(a=OFF) != sets(a=CALLABLE)
     assert hides("a") != NOTHING

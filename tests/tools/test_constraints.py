@@ -1,4 +1,4 @@
-"""Constraints and descriptions in annotations: in the schema, enforced, or refused when the tool is made."""
+"""Constraints and descriptions in annotations: in the schema, enforced, or refused at decoration."""
 
 from __future__ import annotations
 
@@ -202,14 +202,14 @@ CLASSES: dict[str, tuple[Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize(("annotation", "good", "bad"), CLASSES.values(), ids=CLASSES)
-def test_constraints_in_the_fields_of_a_class_count(annotation: Any, good: Any, bad: Any) -> None:
-    """Bug: msgspec reads only its own metadata, also inside classes."""
+def test_constraints_in_the_fields_of_a_class_are_enforced(annotation: Any, good: Any, bad: Any) -> None:
+    """Bug: msgspec reads only its own metadata, inside classes too."""
     assert takes(annotation, good)
     assert not takes(annotation, bad)
 
 
-def test_the_function_gets_values_of_its_own_classes() -> None:
-    """Ours: the substitute class that is used for checking does not reach the function."""
+def test_the_function_receives_values_of_its_own_classes() -> None:
+    """Ours: the substitute class that is used for validation does not reach the function."""
     bound = signature_of(Order).bind([], {"x": {"lines": [{"count": 2}], "by_name": {"a": {"count": 1}}}})
     assert bound.kwargs["x"] == Order([Line(2)], {"a": Line(1)})
     schema = signature_of(Order).input_schema
@@ -233,7 +233,7 @@ def test_a_description_in_an_annotation_is_in_the_schema(annotation: Any) -> Non
     assert signature_of(annotation).input_schema["properties"]["x"] == {**INT, "description": "how many"}
 
 
-def test_a_field_as_a_default_is_read_as_pydantic_reads_it() -> None:
+def test_a_field_as_a_default_is_interpreted_as_pydantic_does() -> None:
     """Bug: the `Field` object itself was the default."""
 
     def f(
@@ -288,13 +288,13 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("annotation", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_honoured_is_refused_when_the_tool_is_made(annotation: Any) -> None:
-    """Ours: SPEC §4, a check that never runs is worse than an error."""
+def test_constraints_that_cannot_be_enforced_are_refused_when_the_tool_is_created(annotation: Any) -> None:
+    """Ours: SPEC §4; a check that never runs is worse than an error."""
     with pytest.raises(InvalidArgument, match=r"f\(\)"):
         signature_of(annotation)
 
 
-def test_a_result_is_described_and_checked_with_its_constraints() -> None:
+def test_a_result_is_described_and_validated_with_its_constraints() -> None:
     """Ours: constraints also apply to the result of a tool and the answer of an agent."""
 
     @tool(side_effect="none")
@@ -312,7 +312,7 @@ def test_a_result_is_described_and_checked_with_its_constraints() -> None:
         convert({"count": 6}, Line)
 
 
-def test_a_type_without_foreign_metadata_is_left_alone() -> None:
+def test_a_type_without_foreign_metadata_needs_no_extra_check() -> None:
     """Ours: arguments of a plain signature are converted only once."""
     assert signature_of(list[int]).checks is None
     assert signature_of(Annotated[int, Field(le=5)]).checks is None
@@ -350,7 +350,7 @@ class WithBytes:
     ],
     ids=str,
 )
-def test_a_result_type_without_a_json_form_is_refused_when_the_tool_is_made(returns: Any) -> None:
+def test_a_result_type_without_a_json_form_is_refused_when_the_tool_is_created(returns: Any) -> None:
     """Bug: `-> bytes` failed at every call instead."""
 
     def f() -> None: ...
@@ -366,8 +366,8 @@ def test_a_result_type_without_a_json_form_is_refused_when_the_tool_is_made(retu
      Sequence[str], NoReturn, Line, Model, Parcel, CompleteLater, CompleteLater | None],
     ids=str,
 )  # fmt: skip
-def test_other_result_types_are_taken(returns: Any) -> None:
-    """Ours: if a type may have a JSON form, the value is checked when it is returned."""
+def test_other_result_types_are_accepted(returns: Any) -> None:
+    """Ours: if a type may have a JSON form, the value is validated when it is returned."""
 
     def f() -> None: ...
 

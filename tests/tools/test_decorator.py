@@ -93,7 +93,7 @@ def error_of(candidate: object, *args: Any, **kwargs: Any) -> str:
 
 
 def test_a_plain_function_becomes_a_contract() -> None:
-    """Ours: SPEC §4, the contract is derived from the signature, the annotations and the docstring."""
+    """Ours: SPEC §4; the contract is derived from the signature, the annotations and the docstring."""
 
     @tool
     def order(order_id: str, deep: bool = False) -> dict[str, int]:
@@ -112,7 +112,7 @@ def test_a_plain_function_becomes_a_contract() -> None:
 
 
 def test_calling_a_tool_calls_the_function() -> None:
-    """Ours: a decorated function stays usable and testable."""
+    """Ours: a decorated function remains usable and testable."""
 
     @tool(side_effect="read")
     def double(x: int) -> int:
@@ -147,7 +147,7 @@ def test_an_undeclared_side_effect_is_an_external_one_and_not_idempotent() -> No
     [("none", True), ("read", True), ("write", False), ("network", False), ("database", False)],
 )
 def test_only_none_and_read_are_idempotent_by_default(effect: str, idempotent: bool) -> None:
-    """Ours: SPEC §4, a tool with any other side effect is not repeated after a crash."""
+    """Ours: SPEC §4; a tool with any other side effect is not repeated after a crash."""
 
     @tool(side_effect=effect)
     def f() -> None: ...
@@ -176,8 +176,8 @@ def test_idempotence_limits_approval_name_and_description_can_be_declared() -> N
     assert capability.limits.timeout_ms == 7
 
 
-def test_a_dataclass_arrives_as_one_and_leaves_as_json() -> None:
-    """Ours: the function receives values of the types that it is annotated with."""
+def test_a_dataclass_is_passed_as_an_instance_and_returned_as_json() -> None:
+    """Ours: the function receives values of its annotated types."""
 
     @tool
     def move(point: Point, by: int = 1) -> Point:
@@ -189,7 +189,7 @@ def test_a_dataclass_arrives_as_one_and_leaves_as_json() -> None:
     assert error_of(move, {"y": 1}) == "INVALID_ARGUMENT"
 
 
-def test_a_typed_dict_arrives_checked() -> None:
+def test_a_typed_dict_is_validated() -> None:
     """Ours: a TypedDict is a JSON object with known keys."""
 
     @tool
@@ -215,7 +215,7 @@ def test_literals_and_enums_are_limited_to_their_values() -> None:
     assert error_of(paint, "red", "medium") == "INVALID_ARGUMENT"
 
 
-def test_a_msgspec_struct_arrives_as_one() -> None:
+def test_a_msgspec_struct_is_passed_as_an_instance() -> None:
     """Ours: parameters and results may be msgspec structs."""
 
     @tool
@@ -226,8 +226,8 @@ def test_a_msgspec_struct_arrives_as_one() -> None:
     assert value_of(total, {"id": "a", "lines": [1, 2]}) == {"id": "a", "lines": [3]}
 
 
-def test_pydantic_models_nested_and_in_lists_arrive_as_models() -> None:
-    """Ours: pydantic models are accepted in users' signatures."""
+def test_nested_pydantic_models_are_passed_as_models() -> None:
+    """Ours: pydantic models are accepted in users' signatures, in lists too."""
 
     @tool
     def pack(baskets: list[Basket], extra: Item | None = None) -> list[Item]:
@@ -266,8 +266,8 @@ def test_a_pydantic_model_alone_has_a_schema_whose_references_resolve() -> None:
     assert value_of(ship, basket={"owner": "o", "items": []}) == {"owner": "o", "items": [], "gift": None}
 
 
-def test_optional_parameters_take_null() -> None:
-    """Ours: both `Optional[X]` and `X | None` take null."""
+def test_optional_parameters_accept_null() -> None:
+    """Ours: both `Optional[X]` and `X | None` accept null."""
 
     @tool
     def f(a: Optional[int], b: int | None = None) -> list[int | None]:  # noqa: UP045 - the old spelling is meant
@@ -292,7 +292,7 @@ def test_mutable_defaults_are_fresh_for_every_call() -> None:
 
 
 def test_nested_mutable_defaults_are_fresh_for_every_call() -> None:
-    """Bug: a shallow copy of a default would share what is inside it."""
+    """Bug: a shallow copy of a default would share its contents."""
 
     @tool
     def f(seen: dict[str, list[int]] = {"a": []}) -> int:  # noqa: B006 - that is the test
@@ -315,8 +315,8 @@ def test_keyword_only_and_positional_only_parameters_keep_their_kind() -> None:
     assert error_of(f, b=2) == "INVALID_ARGUMENT"
 
 
-def test_a_positional_only_parameter_cannot_be_given_by_name() -> None:
-    """Ours: the same call must mean the same as in Python."""
+def test_a_positional_only_parameter_cannot_be_passed_by_name() -> None:
+    """Ours: a call must mean the same as in Python."""
 
     @tool
     def f(a: int, /) -> int:
@@ -326,7 +326,7 @@ def test_a_positional_only_parameter_cannot_be_given_by_name() -> None:
     assert error_of(f, a=1) == "INVALID_ARGUMENT"
 
 
-def test_a_wrong_call_is_an_invalid_argument() -> None:
+def test_an_invalid_call_is_an_invalid_argument() -> None:
     """Ours: the input is validated before the tool is called."""
 
     @tool
@@ -401,7 +401,7 @@ def test_docstrings_of_all_three_styles_describe_the_parameters(style: str) -> N
     assert " ".join(properties["cents"]["description"].split()) == "How much, in cents."
 
 
-def test_annotated_constraints_are_in_the_schema_and_hold() -> None:
+def test_annotated_constraints_are_in_the_schema_and_enforced() -> None:
     """Ours: a bound can be declared with `msgspec.Meta`."""
 
     @tool
@@ -419,7 +419,7 @@ def test_annotated_constraints_are_in_the_schema_and_hold() -> None:
     assert error_of(f, 101) == "INVALID_ARGUMENT"
 
 
-def test_an_unannotated_parameter_takes_anything() -> None:
+def test_an_unannotated_parameter_accepts_anything() -> None:
     """Ours: a parameter without an annotation gets an empty schema."""
 
     @tool
@@ -443,8 +443,8 @@ def test_star_parameters_are_refused_at_decoration() -> None:
 
 
 @pytest.mark.parametrize("kind", [socket.socket, threading.Lock, complex, type(lambda: 0)])
-def test_a_type_that_json_cannot_carry_is_refused_at_decoration(kind: Any) -> None:
-    """Ours: the error comes when the tool is decorated, not at the first call."""
+def test_a_type_without_a_json_form_is_refused_at_decoration(kind: Any) -> None:
+    """Ours: the error is raised when the tool is decorated, not at the first call."""
 
     def f(x: Any) -> None: ...
 
@@ -463,7 +463,7 @@ def test_an_annotation_that_cannot_be_resolved_is_refused_at_decoration() -> Non
 
 
 @pytest.mark.parametrize("options", [{"side_effect": "magic"}, {"approval": "maybe"}, {"approval": None}])
-def test_an_option_that_does_not_exist_is_refused(options: dict[str, Any]) -> None:
+def test_an_unknown_option_is_refused(options: dict[str, Any]) -> None:
     """Ours: a misspelt approval option must not mean that no approval is needed."""
     with pytest.raises(InvalidArgument):
 
@@ -490,7 +490,7 @@ def test_a_name_that_cannot_be_called_is_refused() -> None:
         def f() -> None: ...
 
 
-def test_tools_are_taken_in_any_of_their_forms() -> None:
+def test_a_tool_may_be_given_in_any_form() -> None:
     """Ours: a tool may be given as a function, a Tool or a RegisteredTool."""
 
     def plain(x: int) -> int:
@@ -504,7 +504,7 @@ def test_tools_are_taken_in_any_of_their_forms() -> None:
         as_registered(7)
 
 
-def test_a_raw_tool_with_an_array_schema_takes_positions() -> None:
+def test_a_raw_tool_with_an_array_schema_accepts_positional_arguments() -> None:
     """Seed: RegisteredTool::sync and asynchronous with the default {"type": "array"} schema."""
     capability = Capability(name="raw", description="")
 
@@ -519,7 +519,7 @@ def test_a_raw_tool_with_an_array_schema_takes_positions() -> None:
     assert (sync.async_mode, asynchronous.async_mode) == (False, True)
 
 
-def test_a_raw_tool_is_checked_against_its_own_schemas() -> None:
+def test_a_raw_tool_is_validated_against_its_own_schemas() -> None:
     """Seed: input and output schema are part of the contract."""
     capability = Capability(
         name="raw",
@@ -536,7 +536,7 @@ def test_a_raw_tool_is_checked_against_its_own_schemas() -> None:
     assert error_of(raw, n=1, out=5) == "TOOL_ERROR"
 
 
-def test_a_raw_tool_refuses_an_argument_given_twice() -> None:
+def test_a_raw_tool_refuses_an_argument_that_is_passed_twice() -> None:
     """Ours: unlike the seed, so that an approval rule sees the value that is used."""
     capability = Capability(
         name="raw", description="", input_schema={"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -546,7 +546,7 @@ def test_a_raw_tool_refuses_an_argument_given_twice() -> None:
 
 
 def test_a_tool_error_keeps_its_own_code() -> None:
-    """Seed: a ToolError has a code and a message of its own."""
+    """Seed: a ToolError has its own code and message."""
 
     @tool
     def buy() -> None:
@@ -557,8 +557,8 @@ def test_a_tool_error_keeps_its_own_code() -> None:
     assert (settled.record.error.code, settled.record.error.message) == ("OUT_OF_STOCK", "none left")
 
 
-def test_a_declared_return_type_is_checked() -> None:
-    """Ours: the response is checked against the output schema."""
+def test_a_declared_return_type_is_validated() -> None:
+    """Ours: the response is validated against the output schema."""
 
     @tool
     def f(x: int) -> int:

@@ -1,4 +1,4 @@
-"""The dispatcher, through which every call goes: limits, failures and approvals, on the host's side."""
+"""The dispatcher, through which every call passes: limits, failures and approvals, on the host's side."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Host:
 
 
 def settle(candidate: object, *args: Any, **kwargs: Any) -> SettledCall:
-    """Make one call of one tool."""
+    """Make one call to one tool."""
     with Host(candidate) as host:
         return host.call(as_registered(candidate).name, *args, **kwargs)
 
@@ -69,7 +69,7 @@ def code_of(settled: SettledCall) -> str:
 # ── sizes ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_request_one_byte_past_its_limit_is_refused_and_not_executed() -> None:
+def test_a_request_one_byte_above_its_limit_is_refused_and_not_executed() -> None:
     """Seed: max_request_bytes. Ours: the size is that of the arguments as JSON."""
     calls: list[str] = []
     size = len('[["' + "x" * 50 + '"],{}]')
@@ -84,7 +84,7 @@ def test_a_request_one_byte_past_its_limit_is_refused_and_not_executed() -> None
     assert calls == ["x" * 50]
 
 
-def test_a_response_past_its_limit_is_refused() -> None:
+def test_a_response_above_its_limit_is_refused() -> None:
     """Seed: max_response_bytes limits the result of a call."""
 
     @tool(limits=CapabilityLimits(max_response_bytes=12))
@@ -95,8 +95,8 @@ def test_a_response_past_its_limit_is_refused() -> None:
     assert code_of(settle(f, 11)) == "RESPONSE_TOO_LARGE"
 
 
-def test_a_hundred_megabytes_are_refused_and_not_handed_on() -> None:
-    """Ours: SPEC §4, whatever the tool returns becomes a typed failure."""
+def test_a_response_of_a_hundred_megabytes_is_refused_and_not_passed_on() -> None:
+    """Ours: SPEC §4; any return value of a tool becomes a typed failure."""
 
     @tool
     def f() -> str:
@@ -117,8 +117,8 @@ def _timed(candidate: object) -> tuple[SettledCall, float]:
         return settled, time.monotonic() - started
 
 
-def test_a_sync_tool_that_hangs_is_timed_out() -> None:
-    """Ours: FACTS, a hanging host tool hung the host of every other sandbox."""
+def test_a_hanging_sync_tool_is_timed_out() -> None:
+    """Ours: FACTS; a hanging host tool hung the host of every other sandbox."""
     gate = threading.Event()
 
     @tool(limits=CapabilityLimits(timeout_ms=80))
@@ -135,7 +135,7 @@ def test_a_sync_tool_that_hangs_is_timed_out() -> None:
     assert took < 5
 
 
-def test_an_async_tool_that_hangs_is_timed_out_and_cancelled() -> None:
+def test_a_hanging_async_tool_is_timed_out_and_cancelled() -> None:
     """Seed: timeout_ms. Ours: the coroutine is cancelled, not left running."""
     cancelled = threading.Event()
 
@@ -173,7 +173,7 @@ def test_an_async_tool_that_swallows_its_cancellation_is_timed_out_anyway() -> N
 
 @pytest.mark.slow
 def test_an_async_tool_that_blocks_its_loop_is_timed_out_and_leaks_nothing() -> None:
-    """Ours: an `async def` that calls time.sleep must hold nothing up, nor leave its loop open."""
+    """Ours: an `async def` that calls time.sleep must not block others or leave its loop open."""
     loops: list[asyncio.AbstractEventLoop] = []
 
     @tool(limits=CapabilityLimits(timeout_ms=80))
@@ -193,11 +193,11 @@ def test_an_async_tool_that_blocks_its_loop_is_timed_out_and_leaks_nothing() -> 
         time.sleep(0.01)
     closed = loops[0].is_closed()
     if not closed:
-        loops[0].close()  # or some other test would be told of it
+        loops[0].close()  # or the warning would reach some other test
     assert closed
 
 
-def test_what_a_timed_out_tool_returns_later_is_dropped_and_its_slot_is_free() -> None:
+def test_the_late_result_of_a_timed_out_tool_is_dropped_and_its_slot_is_free() -> None:
     """Ours: an abandoned thread must not occupy its slot."""
     gate = threading.Event()
 
@@ -218,7 +218,7 @@ def test_what_a_timed_out_tool_returns_later_is_dropped_and_its_slot_is_free() -
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_concurrency_really_limits_and_the_rest_wait(asynchronous: bool) -> None:
+def test_concurrency_is_limited_and_the_remaining_calls_wait(asynchronous: bool) -> None:
     """Seed: concurrency. Ours: a call waits for a slot and is never refused."""
     running = peak = 0
     lock = threading.Lock()
@@ -254,7 +254,7 @@ def test_concurrency_really_limits_and_the_rest_wait(asynchronous: bool) -> None
     assert peak == 3
 
 
-def test_a_waiting_person_takes_no_slot() -> None:
+def test_a_call_that_waits_for_a_person_takes_no_slot() -> None:
     """Ours: a slot is taken only after the approval."""
 
     @tool(approval="manual", limits=CapabilityLimits(concurrency=1))
@@ -267,8 +267,8 @@ def test_a_waiting_person_takes_no_slot() -> None:
         assert perform(host.dispatcher, admission.call).record.status is CallStatus.OK
 
 
-def test_the_rate_refuses_with_a_hint_and_recovers(clock: Any) -> None:
-    """Seed: rate_per_min. Ours: a call over the rate is refused with the seconds to wait."""
+def test_a_call_above_the_rate_is_refused_with_a_hint_until_the_rate_recovers(clock: Any) -> None:
+    """Seed: rate_per_min. Ours: the refusal says how many seconds to wait."""
     calls = 0
 
     @tool(limits=CapabilityLimits(rate_per_min=2))
@@ -301,7 +301,7 @@ def test_a_rate_of_zero_refuses_every_call() -> None:
     assert code_of(settle(f)) == "RATE_LIMITED"
 
 
-def test_a_call_that_is_refused_for_its_arguments_does_not_count_towards_the_rate(clock: Any) -> None:
+def test_a_call_with_refused_arguments_does_not_count_towards_the_rate(clock: Any) -> None:
     """Ours: only calls that would have been executed count."""
 
     @tool(limits=CapabilityLimits(rate_per_min=1, max_request_bytes=20))
@@ -314,11 +314,11 @@ def test_a_call_that_is_refused_for_its_arguments_does_not_count_towards_the_rat
         assert host.call("f", 1).value == 1
 
 
-# ── what tools raise and return ──────────────────────────────────────────────────────────────────
+# ── exceptions and return values of tools ────────────────────────────────────────────────────────
 
 
 class Odd(BaseException):
-    """A BaseException that is no Exception."""
+    """A BaseException that is not an Exception."""
 
 
 class Unspeakable(Exception):
@@ -353,10 +353,10 @@ RAISED: list[tuple[str, Callable[[], Any], str]] = [
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize(("what", "raiser", "seen"), RAISED, ids=[row[0] for row in RAISED])
-def test_whatever_a_tool_raises_becomes_a_tool_error(
+def test_any_exception_of_a_tool_becomes_a_tool_error(
     what: str, raiser: Callable[[], Any], seen: str, asynchronous: bool
 ) -> None:
-    """Ours: SPEC §4, a tool that raises or exits becomes a typed failure and the host keeps running."""
+    """Ours: SPEC §4; a tool that raises or exits becomes a typed failure, and the host keeps running."""
 
     def f() -> Any:
         return raiser()
@@ -377,8 +377,8 @@ def test_whatever_a_tool_raises_becomes_a_tool_error(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("interruptible", [False, True])
-def test_a_tool_that_exits_or_hangs_fails_alone_in_a_sandbox(interruptible: bool) -> None:
-    """Ours: SPEC §4, the sandbox keeps running, whether a handler is a function or a coroutine."""
+def test_in_a_sandbox_a_tool_that_exits_or_hangs_fails_only_its_call(interruptible: bool) -> None:
+    """Ours: SPEC §4; the sandbox keeps running, whether a handler is a function or a coroutine."""
     gate = threading.Event()
 
     def leave(kind: str) -> None:
@@ -444,7 +444,7 @@ RETURNED: list[tuple[str, Callable[[], Any]]] = [
 
 @pytest.mark.parametrize(("what", "make"), RETURNED, ids=[row[0] for row in RETURNED])
 def test_a_result_that_is_not_json_is_a_serialize_error(what: str, make: Callable[[], Any]) -> None:
-    """Ours: SPEC §4, a result without a JSON form becomes a typed failure."""
+    """Ours: SPEC §4; a result without a JSON form becomes a typed failure."""
 
     @tool(limits=CapabilityLimits(timeout_ms=60_000))
     def f() -> Any:
@@ -469,8 +469,8 @@ def test_a_result_whose_conversion_raises_is_a_typed_failure() -> None:
     assert settle(f).record.status is CallStatus.ERROR
 
 
-def test_the_record_is_the_seeds_with_digests_of_both_sides() -> None:
-    """Seed: ExternalCallRecord has the digests of the request and of the response."""
+def test_the_record_has_digests_of_the_request_and_the_response() -> None:
+    """Seed: ExternalCallRecord has both digests."""
 
     @tool(side_effect="database")
     def f(a: int, b: str = "x") -> dict[str, int]:
@@ -508,8 +508,10 @@ def test_an_unknown_name_is_an_unknown_tool() -> None:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_a_time_out_that_the_tool_itself_reports_is_unknown_unless_idempotent(idempotent: bool) -> None:
-    """Bug: the time-out that an isolated tool's worker reports itself was recorded as a failure."""
+def test_a_timeout_reported_by_the_tool_itself_has_an_unknown_outcome_unless_idempotent(
+    idempotent: bool,
+) -> None:
+    """Bug: a timeout that an isolated tool's worker reported itself was recorded as a failure."""
 
     @tool(idempotent=idempotent)
     def pay() -> None:
@@ -523,7 +525,7 @@ def test_a_time_out_that_the_tool_itself_reports_is_unknown_unless_idempotent(id
 
 
 @pytest.mark.parametrize("effect", SideEffect, ids=str)
-def test_a_registered_contract_is_idempotent_only_if_it_reads(effect: SideEffect) -> None:
+def test_a_registered_contract_is_idempotent_only_without_side_effects(effect: SideEffect) -> None:
     """Bug: `Capability(side_effect="write")` counted as idempotent and ran again after a crash."""
     contract = Capability(name="pay", description="", side_effect=effect)
     assert contract.idempotent is (effect in (SideEffect.NONE, SideEffect.READ))
@@ -607,10 +609,10 @@ def rule_box() -> Iterator[BlockingSandbox]:
 @pytest.mark.parametrize(
     ("index", "approves"), [(i, row[1]) for i, row in enumerate(RULES)], ids=[r for r, _ in RULES]
 )
-def test_a_rule_approves_only_by_being_true(
+def test_a_rule_approves_only_if_it_is_true(
     rule_box: BlockingSandbox, sid: str, index: int, approves: bool
 ) -> None:
-    """Ours: SPEC §4, true approves, false asks a person, an error asks a person."""
+    """Ours: SPEC §4; true approves, false asks a person, an error asks a person."""
     started = time.monotonic()
     result = rule_box.run(f"pay{index}('A1')", session=sid)
     assert time.monotonic() - started < 2
@@ -646,12 +648,12 @@ def test_a_rule_approves_only_by_being_true(
 def test_a_rule_sees_arguments_by_position_and_by_name_however_they_were_passed(
     rule_box: BlockingSandbox, sid: str, code: str, approves: bool
 ) -> None:
-    """Bug: a call that passes cents by position must not slip past a rule over kwargs, nor the other way."""
+    """Bug: a call that passed cents by position must not slip past a rule over kwargs, or vice versa."""
     result = rule_box.run(code, session=sid)
     assert result.status == ("ok" if approves else "waiting_for_approval")
 
 
-def test_manual_asks_always() -> None:
+def test_a_manual_policy_always_asks() -> None:
     """Seed: with ApprovalPolicy::Manual every call needs an approval."""
 
     @tool(approval="manual")

@@ -1,4 +1,4 @@
-"""Tools in a separate process: their damage is confined to it."""
+"""Tools in a separate process: any damage is confined to it."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_an_isolated_tool_runs_in_another_process_and_stays_warm() -> None:
     assert call(where) == first
 
 
-def test_module_globals_last_as_long_as_the_worker_and_never_reach_the_host() -> None:
+def test_module_globals_live_as_long_as_the_worker_and_never_reach_the_host() -> None:
     """Ours: a worker process is kept for later calls."""
     assert [call(count), call(count)] == [1, 2]
     assert _calls == 0
@@ -172,13 +172,13 @@ def test_a_tool_that_exits_becomes_a_tool_error_and_the_next_call_works() -> Non
 
 
 def test_a_segmentation_fault_names_its_signal() -> None:
-    """Ours: a crash in C code ends the worker alone."""
+    """Ours: a crash in C code ends only the worker."""
     assert code_of(crash) == ("TOOL_ERROR", "crash() ended its process (signal SIGSEGV)")
 
 
 @pytest.mark.slow
-def test_a_hanging_tool_is_killed_with_what_it_started(tmp_path: Path) -> None:
-    """Seed: `timeout_ms` holds whatever the tool does."""
+def test_a_hanging_tool_is_killed_with_its_subprocesses(tmp_path: Path) -> None:
+    """Seed: `timeout_ms` applies whatever the tool does."""
     noted = tmp_path / "pid"
     started = time.monotonic()
     code, message = code_of(hang, str(noted))
@@ -187,7 +187,7 @@ def test_a_hanging_tool_is_killed_with_what_it_started(tmp_path: Path) -> None:
     assert _is_gone(int(noted.read_text()))
 
 
-def test_prints_do_not_disturb_the_protocol(capfd: pytest.CaptureFixture[str]) -> None:
+def test_printing_does_not_disturb_the_protocol(capfd: pytest.CaptureFixture[str]) -> None:
     """Ours: a tool's standard output is not the pipe, and its standard input is empty."""
     assert call(chatter, "hello") == "no input"
     assert call(chatter, "again") == "no input"
@@ -209,7 +209,7 @@ def test_prints_do_not_disturb_the_protocol(capfd: pytest.CaptureFixture[str]) -
         ("Surrogate", ValueError, "?"),
     ],
 )
-def test_exceptions_come_back_as_built_in_types(kind: str, type_: type[Exception], message: str) -> None:
+def test_exceptions_are_raised_as_built_in_types(kind: str, type_: type[Exception], message: str) -> None:
     """Ours: guest code catches the same types as without isolation, and nothing is unpickled."""
     with pytest.raises(type_) as raised:
         call(fail, kind)
@@ -225,7 +225,7 @@ def test_a_tool_error_keeps_its_code_and_hint() -> None:
     assert (error.code, error.message, error.hint) == ("OUT_OF_STOCK", "none left", "order more")
 
 
-def test_a_result_over_the_frame_cap_is_refused_unread() -> None:
+def test_a_result_above_the_frame_limit_is_refused_unread() -> None:
     """Seed: a tool that returns 100 MB becomes a typed failure."""
     code, message = code_of(big, 10_000_000)
     assert code == "RESPONSE_TOO_LARGE"
@@ -239,13 +239,13 @@ def test_a_request_larger_than_a_pipe_arrives() -> None:
 
 
 def test_values_are_converted_in_the_worker_and_results_encoded_there() -> None:
-    """Ours: an isolated function takes and gives the same types as any other."""
+    """Ours: an isolated function accepts and returns the same types as any other."""
     assert call(move, {"x": 1, "y": 5}) == {"x": 2, "y": 5}
     assert call(move, point={"x": 1}, by=4) == {"x": 5, "y": 0}
 
 
-def test_arguments_are_checked_before_a_process_is_started() -> None:
-    """Ours: the contract is checked on the host's side as well."""
+def test_arguments_are_validated_before_a_process_is_started() -> None:
+    """Ours: the host validates the contract too."""
     with pytest.raises(InvalidArgument, match="x"):
         move.registered.bind(ToolCallContext(name="move", args=[{"x": "one"}]))
 
@@ -256,12 +256,12 @@ def test_an_async_function_runs_in_the_worker() -> None:
     assert call(later, 1) == 2
 
 
-def test_a_result_that_is_no_json_is_a_serialize_error() -> None:
+def test_a_result_that_is_not_json_is_a_serialize_error() -> None:
     """Seed: a result without a JSON form becomes a typed failure."""
     assert code_of(not_json)[0] == "SERIALIZE_ERROR"
 
 
-def test_two_calls_at_once_have_a_process_each(tmp_path: Path) -> None:
+def test_concurrent_calls_have_separate_processes(tmp_path: Path) -> None:
     """Ours: each concurrent call has its own worker process."""
     met: list[bool] = []
     other = threading.Thread(target=lambda: met.append(call(meet, str(tmp_path), "a", "b")))
@@ -271,23 +271,23 @@ def test_two_calls_at_once_have_a_process_each(tmp_path: Path) -> None:
     assert met == [True, True]
 
 
-def test_what_a_tool_writes_in_one_call_does_not_answer_another() -> None:
-    """Bug: an answer that no call had read was taken for that of the next call."""
-    assert call(plant, "planted") == "planted", "a tool may say of its own call what it likes"
+def test_an_answer_written_during_one_call_does_not_answer_another() -> None:
+    """Bug: an unread answer was taken for that of the next call."""
+    assert call(plant, "planted") == "planted", "a tool may answer its own call as it likes"
     assert call(plant, "").startswith("true answer")
     assert code_of(plant, "planted", "0" * 32) == ("TOOL_ERROR", "the worker of plant() broke its protocol")
     assert call(plant, "").startswith("true answer")
 
 
 def test_an_idle_worker_that_died_is_replaced() -> None:
-    """Ours: a worker that is killed between calls fails no call."""
+    """Ours: no call fails because its worker was killed between calls."""
     first = call(where)
     os.kill(first, signal.SIGKILL)
     os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
     assert call(where) != first
 
 
-def test_functions_that_no_other_process_can_find_are_refused_when_decorated() -> None:
+def test_functions_that_another_process_cannot_import_are_refused_at_decoration() -> None:
     """Ours: invalid settings are rejected before the first call, with a hint."""
 
     def local() -> None: ...
@@ -344,8 +344,8 @@ def _script(directory: Path) -> Path:
     return script
 
 
-def test_a_tool_of_a_script_is_found_again_by_its_file(tmp_path: Path) -> None:
-    """Ours: users define tools in scripts that they start by path, with modules beside them."""
+def test_a_tool_defined_in_a_script_is_found_by_its_file(tmp_path: Path) -> None:
+    """Ours: users define tools in scripts that they start by path, next to modules that they import."""
     script = _script(tmp_path)
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=20, cwd="/", check=False
@@ -353,7 +353,7 @@ def test_a_tool_of_a_script_is_found_again_by_its_file(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("42 2\n", "")
 
 
-def test_a_busy_worker_ends_when_its_host_is_killed(tmp_path: Path) -> None:
+def test_a_busy_worker_exits_when_its_host_is_killed(tmp_path: Path) -> None:
     """Ours: no worker outlives the host, not even one that hangs."""
     host = subprocess.Popen(
         [sys.executable, str(_script(tmp_path)), "forever"], stderr=subprocess.PIPE, text=True
@@ -380,7 +380,7 @@ def test_a_file_that_changed_since_registration_is_refused(tmp_path: Path) -> No
     assert "has changed since it was registered" in message
 
 
-def test_a_file_that_cannot_be_loaded_is_a_tool_error_that_says_why(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_loaded_is_a_tool_error_with_the_cause(tmp_path: Path) -> None:
     """Ours: a failure to load says which file and why."""
     names = _load(_script(tmp_path))
     (tmp_path / "beside.py").unlink()
@@ -389,15 +389,15 @@ def test_a_file_that_cannot_be_loaded_is_a_tool_error_that_says_why(tmp_path: Pa
     assert "No module named 'beside'" in message
 
 
-def test_binding_an_isolated_tool_gives_its_handler_the_context() -> None:
+def test_binding_an_isolated_tool_passes_its_handler_the_context() -> None:
     """Ours: only JSON crosses the pipe, and rules still see arguments by name."""
     context = ToolCallContext(name="move", args=[{"x": 1}])
     bound = move.registered.bind(context)
     assert bound == Bound([context], {}, [{"x": 1}, 1], {"point": {"x": 1}, "by": 1})
 
 
-def test_a_plain_registered_tool_is_not_touched() -> None:
-    """Ours: a tool runs isolated only if this was requested."""
+def test_a_plain_registered_tool_is_not_isolated() -> None:
+    """Ours: a tool runs isolated only on request."""
     made = RegisteredTool.sync(Capability(name="plain", description=""), lambda context: context.args)
     assert made.isolate is False
 

@@ -1,4 +1,4 @@
-"""The event loop on a thread of its own."""
+"""The event loop in a separate thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from standfast.tools.loop_threads import LoopThread
 
 
-def test_work_that_exits_ends_only_itself() -> None:
+def test_work_that_exits_does_not_end_the_loop() -> None:
     """Bug: `recover --watch` hung after its output was closed, because the loop had ended."""
     thread = LoopThread()
 

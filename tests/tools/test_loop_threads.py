@@ -1,4 +1,4 @@
-"""Coroutines on event loops of their own."""
+"""Coroutines on separate event loops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from standfast.tools.loop_threads import HomeIterator, LoopThreads, SharedLoop, 
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for another thread until the condition is true."""
+    """Wait until another thread has made the condition true."""
     for _ in range(1_000):
         if condition():
             return
@@ -28,7 +28,7 @@ async def until(condition: Callable[[], bool]) -> None:
 VAR: contextvars.ContextVar[str] = contextvars.ContextVar("var", default="none")
 
 
-def test_a_loop_is_used_again_only_if_nothing_has_waited_on_it() -> None:
+def test_a_loop_is_reused_only_if_nothing_has_waited_on_it() -> None:
     """Ours: an object that was bound to a loop would fail at its second use."""
 
     async def main() -> None:
@@ -57,7 +57,7 @@ def test_a_loop_is_used_again_only_if_nothing_has_waited_on_it() -> None:
     asyncio.run(main())
 
 
-def test_the_first_step_is_one_of_a_running_task() -> None:
+def test_the_first_step_runs_inside_a_task() -> None:
     """Ours: `asyncio.timeout` and task groups remember the task in which they were entered."""
 
     async def main() -> None:
@@ -82,7 +82,7 @@ def test_the_first_step_is_one_of_a_running_task() -> None:
     asyncio.run(main())
 
 
-def test_what_a_coroutine_left_on_its_loop_reaches_no_later_one() -> None:
+def test_leftovers_on_a_loop_do_not_affect_later_coroutines() -> None:
     """Ours: a loop is reused only if nothing is left on it."""
     heard: list[str] = []
 
@@ -135,11 +135,11 @@ def test_what_a_coroutine_left_on_its_loop_reaches_no_later_one() -> None:
     asyncio.run(main())
 
 
-def test_an_idle_thread_keeps_nothing_of_its_last_coroutine() -> None:
+def test_an_idle_thread_holds_no_reference_to_its_last_coroutine() -> None:
     """Ours: the context of a call refers to its whole turn, which must be freed."""
 
     class Held:
-        """Something that a coroutine uses."""
+        """An object that a coroutine uses."""
 
     async def main() -> None:
         threads, held = LoopThreads(), Held()
@@ -159,8 +159,8 @@ def test_an_idle_thread_keeps_nothing_of_its_last_coroutine() -> None:
     asyncio.run(main())
 
 
-def test_context_variables_go_along() -> None:
-    """Ours: the span of a call and its turn are known wherever its code runs, and changes come back."""
+def test_context_variables_are_propagated() -> None:
+    """Ours: the span of a call and its turn are known wherever its code runs, even when it calls back."""
 
     async def main() -> None:
         home, threads = asyncio.get_running_loop(), LoopThreads()
@@ -181,7 +181,7 @@ def test_context_variables_go_along() -> None:
     asyncio.run(main())
 
 
-def test_a_cancellation_crosses_in_both_directions() -> None:
+def test_a_cancellation_propagates_in_both_directions() -> None:
     """Ours: the waiting task is cancelled, and so is the work it waits for."""
     heard: list[str] = []
 
@@ -215,7 +215,7 @@ def test_a_cancellation_crosses_in_both_directions() -> None:
     asyncio.run(main())
 
 
-def test_work_waits_for_a_thread_when_no_loop_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_waits_for_a_thread_when_no_loop_can_be_created(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: without free file descriptors, calls wait instead of failing."""
     made = 0
 
@@ -241,8 +241,8 @@ def test_work_waits_for_a_thread_when_no_loop_can_be_made(monkeypatch: pytest.Mo
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
-def test_no_loop_at_all_is_the_callers_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: if no thread has a loop, the caller gets the error instead of waiting for ever."""
+def test_the_caller_gets_the_error_if_no_loop_can_be_created_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: if no thread has a loop, the caller must not wait for ever."""
 
     def refused(self: LoopThreads) -> asyncio.AbstractEventLoop:
         raise OSError(24, "Too many open files")
@@ -257,7 +257,7 @@ def test_no_loop_at_all_is_the_callers_error(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
-def test_a_shared_loop_runs_one_coroutine_at_a_time_and_is_replaced_when_it_is_stuck() -> None:
+def test_a_shared_loop_runs_one_coroutine_at_a_time_and_is_replaced_when_stuck() -> None:
     """Ours: hooks of a session run one at a time; one that blocks for ever costs the session one thread."""
     release = threading.Event()
 
@@ -287,7 +287,7 @@ def test_a_shared_loop_runs_one_coroutine_at_a_time_and_is_replaced_when_it_is_s
     asyncio.run(main())
 
 
-def test_an_iterator_of_another_loop_is_read_here_and_a_closed_loop_says_so() -> None:
+def test_another_loops_iterator_can_be_read_until_its_loop_closes() -> None:
     """Ours: a tool can read the events of a turn; after the runtime has closed, it gets an error."""
     homes: list[asyncio.AbstractEventLoop] = []
 

@@ -1,4 +1,4 @@
-"""Python files that are loaded by their paths."""
+"""Python files that are loaded by path."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def package(root: Path, *names: str) -> None:
         (root / name / "__init__.py").touch()
 
 
-def test_a_file_of_a_package_may_import_relatively(tmp_path: Path) -> None:
+def test_a_file_in_a_package_may_use_relative_imports(tmp_path: Path) -> None:
     """Bug: `from .models import RATE` failed, because the file was loaded as a module without a package."""
     package(tmp_path, "desk", "desk/inner")
     written(
@@ -51,7 +51,7 @@ def test_a_file_of_a_package_may_import_relatively(tmp_path: Path) -> None:
     assert (inner.__name__, inner.DEEP) == ("desk.inner.deep", 6)
 
 
-def test_relative_and_absolute_imports_of_a_package_are_one_module(tmp_path: Path) -> None:
+def test_relative_and_absolute_imports_of_a_package_give_one_module(tmp_path: Path) -> None:
     """Ours: a class that is loaded twice would be two classes."""
     package(tmp_path, "shop")
     written(
@@ -63,8 +63,8 @@ def test_relative_and_absolute_imports_of_a_package_are_one_module(tmp_path: Pat
     assert module.one is module.other
 
 
-def test_a_directory_that_is_not_a_package_has_neighbours_too(tmp_path: Path) -> None:
-    """Bug: imports of a neighbouring file, relative or by its name, failed without an `__init__.py`."""
+def test_a_file_may_import_its_neighbours_without_a_package(tmp_path: Path) -> None:
+    """Bug: importing a neighbouring file, relatively or by name, failed without an `__init__.py`."""
     written(
         tmp_path,
         desk__tools="from .models_a import RATE\nimport models_b\n",
@@ -74,14 +74,14 @@ def test_a_directory_that_is_not_a_package_has_neighbours_too(tmp_path: Path) ->
     assert load_file(tmp_path / "desk" / "tools.py").RATE == 5
 
 
-def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
+def test_two_files_of_the_same_name_are_two_modules(tmp_path: Path) -> None:
     """Ours: `--tools a/tools.py --tools b/tools.py` loads both files."""
     written(tmp_path, a__tools="from .rate import RATE\n", a__rate="RATE = 1\n",
             b__tools="from .rate import RATE\n", b__rate="RATE = 2\n")  # fmt: skip
     assert [load_file(tmp_path / name / "tools.py").RATE for name in "ab"] == [1, 2]
 
 
-def test_a_file_is_run_again_each_time(tmp_path: Path) -> None:
+def test_a_file_is_executed_again_on_every_load(tmp_path: Path) -> None:
     """Ours: a user who edits a file and loads it again expects the new text."""
     file = written(tmp_path, tools="X = 1\n") / "tools.py"
     assert load_file(file).X == 1
@@ -90,7 +90,7 @@ def test_a_file_is_run_again_each_time(tmp_path: Path) -> None:
 
 
 def test_a_package_with_the_name_of_another_module_is_refused(tmp_path: Path) -> None:
-    """Ours: the package must not replace the other module, nor the other way round."""
+    """Ours: the package must not replace the other module, or vice versa."""
     package(tmp_path, "json")
     written(tmp_path, json__tools="")
     with pytest.raises(ImportError, match="has the name of another module"):
@@ -107,6 +107,6 @@ def test_a_file_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_neighbour_does_not_hide_an_installed_module(tmp_path: Path) -> None:
-    """Ours: a file with the name of a module of the standard library does not replace that module."""
+    """Ours: a file named like a module of the standard library does not replace that module."""
     written(tmp_path, tools="import fractions\nX = fractions.Fraction(1, 2)\n", fractions="")
     assert load_file(tmp_path / "tools.py").X == 0.5

@@ -37,7 +37,7 @@ def fixed(*names: str, prefix: str = "") -> StaticTools:
 
 
 class Lazy:
-    """A source that makes its tools on demand and counts the requests."""
+    """A source that creates its tools on demand and counts the requests."""
 
     def __init__(self, *names: str, prefix: str = "") -> None:
         self.names, self.prefix = list(names), prefix
@@ -58,8 +58,8 @@ class Lazy:
 # Generations
 
 
-def test_the_generation_after_each_kind_of_change() -> None:
-    """Seed: SPEC §4, one step for each change, none for restore and fork."""
+def test_every_kind_of_change_increments_the_generation() -> None:
+    """Seed: SPEC §4; one step for each change, none for restore and fork."""
     registry = ToolRegistry()
     assert registry.generation == 0
     assert registry.upsert("shop", Lazy("a", "b")) == 1
@@ -71,7 +71,7 @@ def test_the_generation_after_each_kind_of_change() -> None:
     registry.require("a")
     registry.require("c")
     registry.require("d")
-    assert registry.generation == 4, "no later one does, and none of a tool that is whole already"
+    assert registry.generation == 4, "later resolutions and tools that are already complete do not count"
     assert registry.set_availability(["a"], OFF) == 5
     assert registry.apply_state(registry.export_state()) == 6
     assert registry.fork().generation == 6
@@ -81,7 +81,7 @@ def test_the_generation_after_each_kind_of_change() -> None:
     assert registry.generation == 2
 
 
-def test_what_only_reads_changes_no_generation() -> None:
+def test_reading_does_not_change_the_generation() -> None:
     """Ours: a catalog that is cached by generation stays cached."""
     registry = ToolRegistry()
     registry.upsert("shop", Lazy("a", "b"))
@@ -96,13 +96,13 @@ def test_what_only_reads_changes_no_generation() -> None:
     assert registry.generation == 1
 
 
-def test_tools_given_at_once_are_one_change() -> None:
+def test_tools_added_together_are_one_change() -> None:
     """Ours: the registry of an agent starts at generation 1, an empty one at 0."""
     assert ToolRegistry([made("a"), made("b")]).generation == 1
     assert ToolRegistry([]).generation == 0
 
 
-def test_listing_a_source_again_counts_even_if_nothing_changed() -> None:
+def test_listing_a_source_again_increments_the_generation_even_if_nothing_changed() -> None:
     """Seed: every upsert increments the generation."""
     registry, shop = ToolRegistry(), Lazy("a")
     registry.upsert("shop", shop)
@@ -116,8 +116,8 @@ def test_listing_a_source_again_counts_even_if_nothing_changed() -> None:
 # Sources
 
 
-def test_live_sources_come_and_go() -> None:
-    """Seed: live sources are added and removed at run time."""
+def test_live_sources_can_be_added_and_removed() -> None:
+    """Seed: live sources come and go at run time."""
     registry = ToolRegistry([made("own")])
     registry.upsert("shop", Lazy("b", "a"))
     assert registry.sources() == ["registered", "shop"]
@@ -130,7 +130,7 @@ def test_live_sources_come_and_go() -> None:
     assert registry.sources() == ["registered"]
 
 
-def test_a_source_that_does_not_exist_cannot_be_removed() -> None:
+def test_an_unknown_source_cannot_be_removed() -> None:
     """Ours: an unknown source name raises an error."""
     registry = ToolRegistry([made("a")])
     with pytest.raises(InvalidArgument, match="'shop'") as caught:
@@ -151,7 +151,7 @@ def test_a_source_without_tools_is_a_source() -> None:
 
 
 def test_a_registry_is_a_provider() -> None:
-    """Seed: a session hands its registry on as a ToolProvider."""
+    """Seed: a session passes its registry on as a ToolProvider."""
     inner = ToolRegistry([made("a")])
     inner.upsert("shop", Lazy("b"))
     inner.set_availability(["b"], SEARCHABLE)
@@ -165,8 +165,8 @@ def test_a_registry_is_a_provider() -> None:
 # Conflicts
 
 
-def test_a_name_of_another_source_is_a_conflict_that_names_both() -> None:
-    """Seed: SPEC §4, an id or name owned by another bound source."""
+def test_a_name_owned_by_another_source_is_a_conflict_that_names_both() -> None:
+    """Seed: SPEC §4; an id or name owned by another bound source."""
     registry = ToolRegistry()
     registry.upsert("shop", Lazy("a", prefix="shop:"))
     before = registry.export_state()
@@ -181,8 +181,8 @@ def test_a_name_of_another_source_is_a_conflict_that_names_both() -> None:
     assert registry.sources() == ["shop"]
 
 
-def test_an_id_of_another_source_is_a_conflict_that_names_both() -> None:
-    """Seed: SPEC §4, a tool that was renamed keeps its id, so ids must be unique too."""
+def test_an_id_owned_by_another_source_is_a_conflict_that_names_both() -> None:
+    """Seed: SPEC §4; a renamed tool keeps its id, so ids must be unique too."""
     registry = ToolRegistry()
     registry.upsert("shop", Lazy("xa", prefix=""))
     with pytest.raises(ToolConflict) as caught:
@@ -203,7 +203,7 @@ def test_a_source_that_lists_a_tool_twice_is_refused() -> None:
 
 
 def test_registering_a_taken_name_names_both_owners_or_sources() -> None:
-    """Ours: SPEC §3, unlike the seed, which overwrites silently."""
+    """Ours: SPEC §3; unlike the seed, which overwrites silently."""
     registry = ToolRegistry([made("a", "shop.orders")])
     registry.upsert("mcp", Lazy("b"))
     with pytest.raises(ToolNameTaken) as taken:
@@ -217,7 +217,7 @@ def test_registering_a_taken_name_names_both_owners_or_sources() -> None:
     assert registry.generation == 2
 
 
-def test_a_source_may_take_over_a_name_that_is_free_again() -> None:
+def test_a_source_may_reuse_a_name_that_is_free_again() -> None:
     """Seed: only a bound source owns its names."""
     registry = ToolRegistry()
     registry.upsert("shop", Lazy("a", prefix="shop:"))
@@ -227,14 +227,14 @@ def test_a_source_may_take_over_a_name_that_is_free_again() -> None:
     assert list(registry.orphans()) == ["shop:a"]
     with pytest.raises(ToolConflict):
         registry.upsert("shop", Lazy("a", prefix="shop:"))
-    assert registry.generation == 4, "that of resolving a"
+    assert registry.generation == 4, "the last step is the resolution of a"
 
 
 # Orphans
 
 
-def test_an_orphan_is_hidden_says_so_and_comes_back_with_its_override() -> None:
-    """Seed: SPEC §4, kept, hidden, rebound when the id is advertised again; calling it says so."""
+def test_an_orphan_is_hidden_reports_its_state_and_returns_with_its_override() -> None:
+    """Seed: SPEC §4; kept, hidden, rebound when the id is advertised again; calling it says so."""
     registry = ToolRegistry()
     registry.upsert("shop", Lazy("a", "b"))
     registry.set_availability(["a"], SEARCHABLE)
@@ -269,7 +269,7 @@ def test_a_tool_that_its_source_no_longer_lists_is_an_orphan() -> None:
 
 
 def test_registering_a_tool_again_binds_its_orphan() -> None:
-    """Seed: the source that advertises the id binds the orphan; that is a step of its own."""
+    """Seed: the source that advertises the id binds the orphan, which is a separate step."""
     registry = ToolRegistry([made("a")])
     registry.remove("registered")
     registry.register(made("a"))
@@ -277,8 +277,8 @@ def test_registering_a_tool_again_binds_its_orphan() -> None:
     assert registry.orphans() == {}
 
 
-def test_a_stored_tool_whose_source_is_gone_is_an_orphan_until_it_is_back() -> None:
-    """Seed: restore in a process that has not connected its sources yet."""
+def test_a_stored_tool_without_its_source_is_an_orphan_until_the_source_returns() -> None:
+    """Seed: the state is restored in a process that has not connected its sources yet."""
     first = ToolRegistry()
     first.upsert("shop", Lazy("a", "b"))
     first.set_availability(["a"], OFF)
@@ -319,7 +319,7 @@ def test_resolving_a_tool_makes_a_state_stale() -> None:
         registry.apply_state(state)
 
 
-def test_a_state_with_an_id_that_is_not_known_changes_nothing() -> None:
+def test_a_state_with_an_unknown_id_changes_nothing() -> None:
     """Ours: at the same generation there cannot be such an id, so it is another registry's state."""
     registry = ToolRegistry([made("a")])
     foreign = ToolState(
@@ -335,7 +335,7 @@ def test_a_state_with_an_id_that_is_not_known_changes_nothing() -> None:
     assert registry.generation == 1
 
 
-def test_a_tool_that_is_off_is_gone_and_says_so() -> None:
+def test_a_tool_that_is_off_is_hidden_and_the_error_says_so() -> None:
     """Seed: off tools are not listed; None clears the override."""
     registry = ToolRegistry([made("a"), made("b")])
     registry.set_availability(["a"], OFF)
@@ -349,8 +349,8 @@ def test_a_tool_that_is_off_is_gone_and_says_so() -> None:
     assert registry.names() == ["a", "b"]
 
 
-def test_a_source_may_offer_a_tool_that_is_off_until_someone_turns_it_on() -> None:
-    """Ours: SPEC §4, a tool may be off until it is granted."""
+def test_a_source_may_offer_a_tool_that_is_off_until_it_is_enabled() -> None:
+    """Ours: SPEC §4; a tool may be off until it is granted."""
     registry = ToolRegistry()
     registry.upsert("files", StaticTools([made("write")], availability=OFF))
     assert registry.names() == []
@@ -358,8 +358,8 @@ def test_a_source_may_offer_a_tool_that_is_off_until_someone_turns_it_on() -> No
     assert [each.availability for each in registry.manifests()] == [CALLABLE]
 
 
-def test_a_tool_that_is_not_a_member_is_out_of_the_catalog_and_can_be_put_back() -> None:
-    """Seed: a tool can be removed from the catalog and put back by its membership."""
+def test_a_tool_can_be_removed_from_the_catalog_and_put_back() -> None:
+    """Seed: membership decides; the tool's availability is kept."""
     registry = ToolRegistry([made("a"), made("b")])
     registry.set_availability(["a"], CALLABLE)
     assert registry.set_members(["a"], False) == 3
@@ -371,8 +371,8 @@ def test_a_tool_that_is_not_a_member_is_out_of_the_catalog_and_can_be_put_back()
     assert registry.manifests()[0].availability is CALLABLE
 
 
-def test_one_unknown_name_changes_nothing() -> None:
-    """Seed: SPEC §4, one unknown name fails the whole call."""
+def test_one_unknown_name_fails_the_call_and_changes_nothing() -> None:
+    """Seed: SPEC §4; one unknown name fails the whole call."""
     registry = ToolRegistry([made("a")])
     with pytest.raises(UnknownTool, match="'nope'"):
         registry.set_availability(["a", "nope"], OFF)
@@ -382,8 +382,8 @@ def test_one_unknown_name_changes_nothing() -> None:
     assert registry.generation == 1
 
 
-def test_what_a_state_does_not_list_has_no_settings() -> None:
-    """Ours: a tool that is newer than the stored state is listed; an orphan that it leaves out is dropped."""
+def test_tools_missing_from_a_state_have_no_settings() -> None:
+    """Ours: a tool newer than the stored state is listed; an orphan missing from it is dropped."""
     registry = ToolRegistry([made("a")])
     registry.upsert("shop", Lazy("b"))
     registry.remove("shop")
@@ -404,7 +404,7 @@ def test_an_exported_state_is_a_copy() -> None:
 # Lazy resolution
 
 
-def test_a_lazy_tool_is_asked_for_once() -> None:
+def test_a_lazy_tool_is_resolved_once() -> None:
     """Seed: contracts are resolved by name, on demand."""
     registry, shop = ToolRegistry(), Lazy("a", "b")
     registry.upsert("shop", shop)
@@ -416,7 +416,7 @@ def test_a_lazy_tool_is_asked_for_once() -> None:
     assert registry.generation == 3
 
 
-def test_a_fork_has_what_was_resolved_and_counts_for_itself() -> None:
+def test_a_fork_has_the_resolved_tools_and_its_own_generation() -> None:
     """Seed: a fork is independent of its registry."""
     registry, shop = ToolRegistry(), Lazy("a", "b")
     registry.upsert("shop", shop)
@@ -433,7 +433,7 @@ def test_a_fork_has_what_was_resolved_and_counts_for_itself() -> None:
     assert fork.names() == []
 
 
-def test_a_source_that_was_removed_is_let_go() -> None:
+def test_a_removed_source_is_freed() -> None:
     """Ours: live sources come and go for months; only the settings of their tools are kept."""
     registry, shop = ToolRegistry(), Lazy("a")
     registry.upsert("shop", shop)
@@ -474,7 +474,7 @@ def test_the_generations_of_composed_catalogs() -> None:
 
 
 def test_the_overlay_wins_by_name_and_by_id() -> None:
-    """Seed: if the id or the name is the same, the overlay's tool wins."""
+    """Seed: if the id or the name matches, the overlay's tool wins."""
     base = ToolRegistry()
     base.upsert("shop", StaticTools([made("a", "base"), made("b", "base")], "shop:"))
     by_name = base.compose_session_catalog(True, [StaticTools([made("a", "overlay")])])
@@ -524,8 +524,8 @@ def test_duplicates_inside_the_overlay_are_errors_that_name_both(
     assert base.generation == 1
 
 
-def test_later_changes_of_the_base_are_unseen() -> None:
-    """Seed: a composed catalog sees the base again when it is composed again."""
+def test_a_composed_catalog_does_not_see_later_changes_of_the_base() -> None:
+    """Seed: only composing again picks up the changes."""
     base = ToolRegistry([made("a")])
     composed = base.compose_session_catalog(True, [fixed("c")])
     base.upsert("shop", Lazy("b"))
@@ -575,7 +575,7 @@ class Meeting(Lazy):
         return super().resolve(name)
 
 
-def test_threads_that_resolve_one_tool_at_once_get_one_tool_and_count_once() -> None:
+def test_threads_that_resolve_one_tool_concurrently_get_one_tool_and_count_once() -> None:
     """Ours: the dispatcher resolves tools from several threads."""
     registry = ToolRegistry()
     registry.upsert("shop", Meeting("a", parties=4))
@@ -586,7 +586,7 @@ def test_threads_that_resolve_one_tool_at_once_get_one_tool_and_count_once() -> 
 
 
 def test_a_slow_source_does_not_block_other_callers() -> None:
-    """Ours: providers are called outside the lock; a tool that was removed meanwhile is still returned."""
+    """Ours: providers are called outside the lock; a tool removed in the meantime is still returned."""
     registry = ToolRegistry([made("own")])
     slow = Meeting("a", parties=2)
     registry.upsert("shop", slow)
@@ -597,7 +597,7 @@ def test_a_slow_source_does_not_block_other_callers() -> None:
         assert registry.remove("shop") == 3
         slow.barrier.wait(10)
         assert pending.result(10).name == "a"
-    assert registry.generation == 3, "what is gone was not resolved for the registry"
+    assert registry.generation == 3, "resolving a removed tool is not a change"
 
 
 def test_changes_from_many_threads_are_all_counted() -> None:

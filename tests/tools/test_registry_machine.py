@@ -1,4 +1,4 @@
-"""Random histories of a registry against a plain model of it."""
+"""Random histories of a registry, compared with a plain model of it."""
 
 from __future__ import annotations
 
@@ -213,11 +213,13 @@ class RegistryMachine(RuleBasedStateMachine):
         composed = self.registry.compose_session_catalog(True, [Source(listing)])
         held = {entry.source for key, entry in composed.export_state().tools.items() if key in dict(listing)}
         assert held <= {"context"}
-        assert set(composed.names()) >= {name for _, name in listing}, "whatever the base has decided"
+        assert set(composed.names()) >= {name for _, name in listing}, (
+            "the base cannot hide tools of the overlay"
+        )
         assert composed.generation > self.registry.generation
 
     @invariant()
-    def the_registry_is_what_the_model_says(self) -> None:
+    def the_registry_matches_the_model(self) -> None:
         _check(self.registry, self.model)
 
     @invariant()
@@ -226,7 +228,7 @@ class RegistryMachine(RuleBasedStateMachine):
         assert len(names) == len(set(names))
 
     @invariant()
-    def what_was_forked_off_did_not_change(self) -> None:
+    def forked_registries_did_not_change(self) -> None:
         for registry, model in self.left_behind:
             _check(registry, model)
 

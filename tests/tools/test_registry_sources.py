@@ -1,4 +1,4 @@
-"""Sources that fail or answer with garbage: the registry says which, and does not change."""
+"""Sources that fail or return garbage: the registry names the source and does not change."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _RESOLUTIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("fault", _LISTINGS)
 def test_a_source_that_cannot_be_listed_is_named_and_changes_nothing(fault: str) -> None:
-    """Ours: SPEC §12, a plugin's fault is a typed error, never a broken session."""
+    """Ours: SPEC §12; a plugin's fault is a typed error, never a broken session."""
     registry = ToolRegistry([made("own")])
     registry.upsert("shop", StaticTools([made("old")]))
     before = registry.export_state()
@@ -129,19 +129,19 @@ def test_a_source_that_was_down_is_asked_again() -> None:
     assert registry.generation == 2
 
 
-def test_what_is_wrong_with_a_name_is_passed_on() -> None:
-    """Ours: tool names of a source are checked like capability names."""
+def test_the_reason_why_a_name_is_invalid_is_passed_on() -> None:
+    """Ours: tool names of a source are validated like capability names."""
     with pytest.raises(BadToolSource, match="hides a Python built-in"):
         ToolRegistry().upsert("shop", Bad(Bomb(lambda: [manifest(name="print")])))
 
 
-def test_an_interrupt_is_not_a_fault_of_the_source() -> None:
+def test_an_interrupt_is_not_the_sources_fault() -> None:
     """Ours: ctrl-c comes from the user and must not be swallowed."""
     with pytest.raises(KeyboardInterrupt):
         ToolRegistry().upsert("shop", Bad(KeyboardInterrupt()))
 
 
-def test_tools_at_hand_are_a_source() -> None:
+def test_static_tools_are_a_source() -> None:
     """Ours: the tools of an agent or a plugin are a source; ids are prefixed, names are not."""
     source = StaticTools([made("a", side_effect=SideEffect.READ)], "plan:")
     assert source.manifests() == [manifest(id="plan:a", side_effect=SideEffect.READ)]
@@ -149,13 +149,13 @@ def test_tools_at_hand_are_a_source() -> None:
     assert source.resolve("plan:a") is None
 
 
-def test_tools_at_hand_have_names_of_their_own() -> None:
-    """Ours: two tools of one name are refused when the source is made."""
+def test_static_tools_must_have_unique_names() -> None:
+    """Ours: two tools of the same name are refused when the source is created."""
     with pytest.raises(ToolNameTaken):
         StaticTools([made("a", "one"), made("a", "two")])
 
 
-def test_what_is_no_registered_tool_is_refused() -> None:
+def test_an_object_that_is_not_a_registered_tool_is_refused() -> None:
     """Ours: the hint says what to do with a decorated function."""
 
     @tool

@@ -1,7 +1,7 @@
-"""Tools that return more than there is memory for: the call fails, and the process lives.
+"""Tools that return more than fits into memory: the call fails, and the process survives.
 
-msgspec ends the process with a segmentation fault when an allocation of its own fails, so a value is bounded
-before it is encoded. Each case runs in a process of its own under RLIMIT_AS.
+msgspec ends the process with a segmentation fault when one of its allocations fails, so a value's size is
+limited before it is encoded. Each case runs in a separate process under RLIMIT_AS.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def run(body: str) -> str:
 @pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
-def test_a_tool_that_returns_60_mb_under_a_memory_limit_fails_alone(value: str) -> None:
-    """Bug: the process of the host died of a segmentation fault in msgspec."""
+def test_a_tool_that_returns_60_mb_under_a_memory_limit_fails_only_its_call(value: str) -> None:
+    """Bug: the host process died of a segmentation fault in msgspec."""
     printed = run(
         f"""
         @dataclasses.dataclass
@@ -89,8 +89,8 @@ def test_a_tool_that_returns_60_mb_under_a_memory_limit_fails_alone(value: str) 
 
 
 @pytest.mark.slow
-def test_a_prompt_beyond_its_limit_is_refused_before_it_is_encoded() -> None:
-    """Ours: a caller's text is measured before it is copied, too."""
+def test_a_prompt_above_its_limit_is_refused_before_it_is_encoded() -> None:
+    """Ours: a caller's text too is measured before it is copied."""
     printed = run(
         """
         agent = Agent(ScriptedModel(["end", "end"]))

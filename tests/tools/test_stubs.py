@@ -32,7 +32,7 @@ def _stub(function: Any) -> str:
     return stub_of(tool(function).registered)
 
 
-def test_a_stub_is_the_functions_own_signature() -> None:
+def test_a_stub_has_the_functions_own_signature() -> None:
     """Ours: models and the type checker read tools as Python signatures."""
 
     def f(
@@ -50,13 +50,13 @@ def test_a_stub_is_the_functions_own_signature() -> None:
     )
 
 
-def test_a_raw_array_capability_takes_anything() -> None:
+def test_a_raw_array_capability_accepts_anything() -> None:
     """Seed: the default schema is an array of anything."""
     raw = RegisteredTool.sync(Capability(name="raw", description=""), lambda context: None)
     assert stub_of(raw) == "def raw(*args: Any) -> Any: ..."
 
 
-def test_every_stub_is_python() -> None:
+def test_every_stub_is_valid_python() -> None:
     """Ours: one stub that does not parse would make every check fail."""
 
     def nested(node: Node, model: Model, colour: Colour) -> list[Node]: ...
@@ -89,8 +89,8 @@ def test_every_stub_is_python() -> None:
 
 
 @pytest.mark.parametrize("name", ["from", "class", "a-b", "1st", "a b"])
-def test_a_raw_schema_with_names_that_are_not_identifiers_still_gives_python(name: str) -> None:
-    """Bug: JSON property names are any text; a stub that does not parse breaks validation of all code."""
+def test_a_raw_schema_with_names_that_are_not_identifiers_still_gives_valid_python(name: str) -> None:
+    """Bug: a JSON property name may be any text; a stub that does not parse breaks validation of all code."""
     raw = RegisteredTool.sync(
         Capability(
             name="raw",
@@ -121,12 +121,12 @@ def test_a_raw_schema_with_names_that_are_not_identifiers_still_gives_python(nam
     ],
     ids=str,
 )
-def test_schemas_have_python_types(schema: dict[str, Any], text: str) -> None:
+def test_schemas_are_rendered_as_python_types(schema: dict[str, Any], text: str) -> None:
     """Ours: the known parts of a type are shown, the rest is Any."""
     assert PythonTypes({"$defs": {"X": {"type": "integer"}}}).text(schema) == text
 
 
-def test_a_type_that_contains_itself_has_a_stub() -> None:
+def test_a_recursive_type_has_a_stub() -> None:
     """Bug: a recursive schema must not recurse for ever."""
 
     def f(node: Node) -> Node: ...

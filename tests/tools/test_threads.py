@@ -1,4 +1,4 @@
-"""Threads that never keep the process from ending."""
+"""Threads that never prevent the process from exiting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from standfast.tools.threads import DaemonThreads
 
 
-def test_a_job_runs_off_the_loop_and_its_value_comes_back() -> None:
+def test_a_job_runs_off_the_loop_and_returns_its_value() -> None:
     """Ours: a blocking job must not block the event loop."""
 
     async def go() -> tuple[int, int]:
@@ -27,8 +27,8 @@ def test_a_job_runs_off_the_loop_and_its_value_comes_back() -> None:
     assert here != there
 
 
-def test_what_a_job_raises_is_raised_where_it_is_awaited() -> None:
-    """Ours: the caller gets the exception of a job that ran on another thread."""
+def test_an_exception_of_a_job_is_raised_where_it_is_awaited() -> None:
+    """Ours: the caller gets the exception of a job that ran in another thread."""
 
     async def go() -> None:
         threads = DaemonThreads()
@@ -40,8 +40,8 @@ def test_what_a_job_raises_is_raised_where_it_is_awaited() -> None:
     asyncio.run(go())
 
 
-def test_a_thread_is_used_again_and_many_jobs_run_at_once() -> None:
-    """Ours: threads are made on demand, and never fewer than there are jobs."""
+def test_a_thread_is_reused_and_many_jobs_run_concurrently() -> None:
+    """Ours: threads are created on demand, and there are never fewer than jobs."""
 
     async def go() -> None:
         threads = DaemonThreads()
@@ -57,8 +57,8 @@ def test_a_thread_is_used_again_and_many_jobs_run_at_once() -> None:
     asyncio.run(go())
 
 
-def test_a_job_that_ends_after_its_loop_is_dropped_quietly() -> None:
-    """Ours: the result of a tool that returns too late is dropped, without an error."""
+def test_a_job_that_ends_after_its_loop_is_dropped_silently() -> None:
+    """Ours: the result of a tool that returns too late is dropped without an error."""
     threads = DaemonThreads()
     gate, done = threading.Event(), threading.Event()
 
@@ -74,7 +74,7 @@ def test_a_job_that_ends_after_its_loop_is_dropped_quietly() -> None:
     threads.close()
 
 
-def test_the_process_ends_although_a_job_hangs() -> None:
+def test_the_process_exits_although_a_job_hangs() -> None:
     """Ours: the standard executor would hang at exit."""
     script = (
         "import threading; from standfast.tools.threads import DaemonThreads;"
@@ -83,7 +83,7 @@ def test_the_process_ends_although_a_job_hangs() -> None:
     assert subprocess.run([sys.executable, "-c", script], timeout=20).returncode == 0
 
 
-def test_a_thread_that_is_busy_while_the_threads_are_closed_ends_with_its_job() -> None:
+def test_a_thread_that_is_busy_during_close_ends_with_its_job() -> None:
     """Bug: the thread waited for more work that could never come."""
     threads = DaemonThreads("closing")
     gate = threading.Event()
@@ -103,8 +103,8 @@ def test_a_thread_that_is_busy_while_the_threads_are_closed_ends_with_its_job() 
         time.sleep(0.01)
 
 
-def test_more_jobs_than_threads_wait_for_one_and_all_run() -> None:
-    """Bug: a thousand readers at once made hundreds of threads, each with its own connection."""
+def test_jobs_wait_for_a_limited_number_of_threads_and_all_run() -> None:
+    """Bug: a thousand concurrent readers created hundreds of threads, each with its own connection."""
 
     async def go() -> tuple[list[int], set[str]]:
         threads = DaemonThreads("few", at_most=3)
@@ -123,7 +123,7 @@ def test_more_jobs_than_threads_wait_for_one_and_all_run() -> None:
     assert 1 <= len(names) <= 3
 
 
-def test_a_job_after_the_end_of_few_threads_still_runs() -> None:
+def test_a_job_after_the_threads_were_closed_still_runs() -> None:
     """Ours: the caller of a closed store gets an error; it must not wait for threads that have ended."""
 
     async def go() -> int:

@@ -11,7 +11,7 @@ from standfast.tools.tracebacks import MAX_CHARS, exception_type_of, frames_of, 
 
 
 class _Endless:
-    """A value that shares its parts, so that formatting it never returns."""
+    """A value that shares its parts, so formatting it never returns."""
 
     def __repr__(self) -> str:
         raise KeyboardInterrupt("the value was made a text")
@@ -50,8 +50,8 @@ def in_a_note() -> None:
 
 
 @pytest.mark.parametrize("fail", [plainly, as_the_cause, in_its_context, in_a_group, in_a_note])
-def test_a_value_that_shares_its_parts_is_not_made_a_text(fail: Callable[[], None]) -> None:
-    """Bug: the host formatted the value, past every limit of time and memory."""
+def test_a_value_that_shares_its_parts_is_not_formatted(fail: Callable[[], None]) -> None:
+    """Bug: the host formatted the value, past every limit on time and memory."""
     with pytest.raises(Exception) as raised:  # noqa: PT011  # several types, none with a text
         fail()
     text = traceback_of(raised.value)
@@ -60,8 +60,8 @@ def test_a_value_that_shares_its_parts_is_not_made_a_text(fail: Callable[[], Non
     assert exception_type_of(text) == raised.type.__name__
 
 
-def test_a_long_message_is_cut_and_keeps_its_ends() -> None:
-    """Ours: rule 1 of the module, a text has at most MAX_CHARS characters."""
+def test_a_long_message_is_cut_in_the_middle() -> None:
+    """Ours: rule 1 of the module; a text has at most MAX_CHARS characters."""
     text = traceback_of(ValueError("first" + "x" * 1_000_000 + "last"))
     assert len(text) <= MAX_CHARS
     assert text.startswith("ValueError: first")

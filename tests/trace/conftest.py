@@ -1,4 +1,4 @@
-"""What the tests of traces share is beside them."""
+"""Makes the helpers of these tests importable."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An OTLP/HTTP receiver: takes what exporters post to `/v1/traces`, as the protocol's own types read it.
+"""An OTLP/HTTP receiver that decodes what exporters post to `/v1/traces`, using the protocol's own types.
 
-The message types are those that the OpenTelemetry project generates from the protocol's definition. As a
-collector does, it answers with `ExportTraceServiceResponse`, and with 400 to what it cannot read.
+The message types are those that the OpenTelemetry project generates from the protocol's definition. Like a
+collector, it answers with `ExportTraceServiceResponse`, or with 400 if it cannot decode the request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 
 class OtlpReceiver:
-    """`with OtlpReceiver() as receiver`: `url` is its address, `spans` what has arrived."""
+    """`with OtlpReceiver() as receiver`: `url` is its address, `spans` are the spans received so far."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
@@ -45,7 +45,7 @@ class OtlpReceiver:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever)
@@ -59,7 +59,7 @@ class OtlpReceiver:
         return found
 
     def wait_for(self, happened: Callable[[], bool], seconds: float = 30) -> bool:
-        """Wait until what has arrived is enough."""
+        """Wait until enough has arrived."""
         with self._arrived:
             return self._arrived.wait_for(happened, seconds)
 
@@ -93,7 +93,7 @@ class OtlpReceiver:
 
 
 def attributes(holder: Any) -> dict[str, Any]:
-    """The attributes of a span or a resource, as plain values."""
+    """Return the attributes of a span or a resource as plain values."""
     return {one.key: _value(one.value) for one in holder.attributes}
 
 

@@ -1,4 +1,4 @@
-"""A trace in a third party's collector: it accepts the trace, and passes it on."""
+"""A trace in a third-party collector, which accepts the trace and forwards it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def wait_until_open(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process listens on `port`, or `process` is gone."""
+    """Wait until a process listens on `port`, or `process` has ended."""
     while process.poll() is None:
         with suppress(ConnectionRefusedError), closing(socket.create_connection(("127.0.0.1", port))):
             return
@@ -50,7 +50,7 @@ def receiver() -> Iterator[Any]:
 
 @pytest.fixture
 def collector(receiver: Any) -> Iterator[str]:
-    """The address of a collector that hands everything to *receiver*."""
+    """Return the address of a collector that forwards everything to *receiver*."""
     import rotel
 
     port = free_port()
@@ -71,7 +71,7 @@ def collector(receiver: Any) -> Iterator[str]:
 
 @tool(side_effect="none")
 async def weigh(grams: int) -> str:
-    """Weigh something."""
+    """Return the weight of an item."""
     return f"{grams} g"
 
 

@@ -37,7 +37,7 @@ def note(number: int = 1, **fields: object) -> TraceRecord:
 
 
 def test_a_record_is_a_line_of_json_that_can_be_read_back(tmp_path: Path) -> None:
-    """Ours: people and programs read it."""
+    """Ours: people and programs read the file."""
     given = [note(1, body={"ü": [1, None]}), note(2, kind="hook", span_id="ab" * 8, duration_ms=0.25)]
     with JsonlTrace(tmp_path / "deep" / "t.jsonl") as sink:
         for one in given:
@@ -48,8 +48,8 @@ def test_a_record_is_a_line_of_json_that_can_be_read_back(tmp_path: Path) -> Non
     assert stat.S_IMODE(os.stat(tmp_path / "deep" / "t.jsonl").st_mode) == 0o600
 
 
-def test_everything_is_in_the_file_when_the_turn_is_over(tmp_path: Path) -> None:
-    """Ours: nothing is held back in the process."""
+def test_every_record_is_in_the_file_when_the_turn_ends(tmp_path: Path) -> None:
+    """Ours: nothing is buffered in the process."""
 
     async def main() -> None:
         sink = JsonlTrace(tmp_path / "t.jsonl")
@@ -73,7 +73,7 @@ def _wrote(path: Path, max_bytes: int) -> list[TraceRecord]:
 
 @pytest.mark.slow
 def test_several_processes_write_whole_lines_into_one_file(tmp_path: Path) -> None:
-    """Ours: one write per line, at the end of the file, also if another process has written before."""
+    """Ours: one write per line, at the end of the file, even if another process has written in between."""
     found = _wrote(tmp_path / "t.jsonl", 0)
     for name in ("one", "two", "three"):
         assert [one.at_ms for one in found if one.name == name] == list(range(200))
@@ -81,8 +81,8 @@ def test_several_processes_write_whole_lines_into_one_file(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_several_processes_agree_on_when_a_new_file_begins(tmp_path: Path) -> None:
-    """Ours: among processes one puts the file aside, the others follow; no line is torn."""
+def test_several_processes_agree_on_when_to_rotate_the_file(tmp_path: Path) -> None:
+    """Ours: one of the processes rotates the file and the others follow; no line is torn."""
     found = _wrote(tmp_path / "t.jsonl", 150_000)
     kept = sum(file.read_bytes().count(b"\n") for file in tmp_path.iterdir())
     assert len(found) == kept
@@ -90,8 +90,8 @@ def test_several_processes_agree_on_when_a_new_file_begins(tmp_path: Path) -> No
     assert sorted(file.name for file in tmp_path.iterdir()) in (["t.jsonl", "t.jsonl.1"], ["t.jsonl.1"])
 
 
-def test_a_file_that_is_long_enough_is_put_aside(tmp_path: Path) -> None:
-    """Ours: two files at most, the older one first when they are read."""
+def test_a_file_that_is_large_enough_is_rotated(tmp_path: Path) -> None:
+    """Ours: there are at most two files, and the older one is read first."""
     sink = JsonlTrace(tmp_path / "t.jsonl", max_bytes=100)
     for number in range(5):
         sink.record(note(number, body="x" * 30))
@@ -101,8 +101,8 @@ def test_a_file_that_is_long_enough_is_put_aside(tmp_path: Path) -> None:
         JsonlTrace(tmp_path / "t.jsonl", max_bytes=0)
 
 
-def test_a_file_that_another_program_has_moved_is_begun_again(tmp_path: Path) -> None:
-    """Ours: log rotation by others is followed, too."""
+def test_a_file_moved_by_another_program_is_started_anew(tmp_path: Path) -> None:
+    """Ours: log rotation by other programs works too."""
     sink = JsonlTrace(tmp_path / "t.jsonl", max_bytes=10_000)
     sink.record(note(1))
     (tmp_path / "t.jsonl").rename(tmp_path / "moved")
@@ -111,10 +111,10 @@ def test_a_file_that_another_program_has_moved_is_begun_again(tmp_path: Path) ->
     assert [one.at_ms for one in read_trace(tmp_path / "t.jsonl")] == [2]
 
 
-def test_a_file_that_cannot_be_written_is_logged_once_and_costs_no_turn(
+def test_an_unwritable_file_is_logged_once_and_does_not_fail_the_turn(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ours: a trace never fails what it tells about."""
+    """Ours: a trace never fails the turn that it records."""
     (tmp_path / "t.jsonl").mkdir()
 
     async def main() -> object:
@@ -126,8 +126,8 @@ def test_a_file_that_cannot_be_written_is_logged_once_and_costs_no_turn(
     assert len([one for one in caplog.records if "cannot be written" in one.message]) == 1
 
 
-def test_a_torn_line_spoils_neither_the_next_one_nor_the_reading(tmp_path: Path) -> None:
-    """Ours: a full disk may cut a line off."""
+def test_a_torn_line_affects_neither_the_next_one_nor_the_reader(tmp_path: Path) -> None:
+    """Ours: a full disk may truncate a line."""
     path = tmp_path / "t.jsonl"
     sink = JsonlTrace(path)
     sink.record(note(1))
@@ -174,7 +174,7 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_takes_no_finished_span_with_it(tmp_path: Path) -> None:
+def test_a_killed_process_loses_no_finished_span(tmp_path: Path) -> None:
     """Ours: ended spans are in the file, and the process that takes over completes the same trace."""
     first = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), "first"], check=False)
     assert first.returncode == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""A trace in a receiver of OpenTelemetry's protocol."""
+"""A trace in an OTLP receiver."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def provider_to(receiver: Any, **options: Any) -> Any:
 
 
 class Caching:
-    """A model with everything that a reply can tell of itself."""
+    """A model whose replies have every optional field."""
 
     model_id = "anthropic:claude-x"
 
@@ -70,12 +70,12 @@ class Caching:
         yield self.replies.pop(0)
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 @tool
 async def refund(cents: int) -> str:
-    """Pay back."""
+    """Refund."""
     raise ValueError("the bank is closed")
 
 
@@ -84,10 +84,10 @@ class Watching(Plugin):
 
     @hook
     async def before_turn(self, ctx: Any) -> None:
-        """See that it begins."""
+        """Observe the beginning of a turn."""
 
 
-def test_an_exported_trace_opens_in_an_otlp_receiver(receiver: Any, clock: FakeClock) -> None:
+def test_an_otlp_receiver_accepts_an_exported_trace(receiver: Any, clock: FakeClock) -> None:
     """Ours: names, parents and attributes of spans follow the semantic conventions."""
     from otlp_receiver import attributes
 
@@ -146,7 +146,7 @@ def pay(cents: int) -> str:
 
 
 def test_two_processes_export_parts_of_the_same_trace(receiver: Any, clock: FakeClock) -> None:
-    """Ours: ids follow from the turn, so that the parts fit together at the receiver."""
+    """Ours: ids are derived from the turn, so the parts fit together at the receiver."""
     store, replies = (
         MemorySessionStore(owner_is_dead=lambda owner: True),
         (asks(("pay", {"cents": 1})), "end"),
@@ -173,8 +173,8 @@ def test_two_processes_export_parts_of_the_same_trace(receiver: Any, clock: Fake
     assert wait.end_time_unix_nano - wait.start_time_unix_nano == 60 * 10**9
 
 
-def test_a_turn_that_a_call_began_is_linked_to_it(receiver: Any) -> None:
-    """Ours: a trace of its own, which leads back to the call."""
+def test_a_turn_started_by_a_call_is_linked_to_it(receiver: Any) -> None:
+    """Ours: the turn has a separate trace, which links back to the call."""
     provider = provider_to(receiver)
 
     async def main() -> None:
@@ -197,7 +197,7 @@ def test_a_turn_that_a_call_began_is_linked_to_it(receiver: Any) -> None:
 
 
 def test_a_trace_is_sampled_as_a_whole(receiver: Any) -> None:
-    """Ours: the sampler of the provider decides, for all spans of a turn alike."""
+    """Ours: the provider's sampler decides once for all spans of a turn."""
     from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
     provider = provider_to(receiver, sampler=ParentBasedTraceIdRatio(0.5))
@@ -219,7 +219,7 @@ def test_a_trace_is_sampled_as_a_whole(receiver: Any) -> None:
 
 
 def test_contents_and_secrets_are_treated_as_in_a_file(receiver: Any) -> None:
-    """Ours: contents only if asked for, and cleaned."""
+    """Ours: contents are exported only on request, and redacted."""
     from otlp_receiver import attributes
 
     key = "sk-" + "a1B2" * 8
@@ -261,16 +261,18 @@ asyncio.run(main())
 """
 
 
-def test_without_a_provider_spans_go_where_the_environment_says(receiver: Any, tmp_path: Path) -> None:
-    """Ours: nothing to set up but the address of the receiver."""
+def test_without_a_provider_spans_go_to_the_endpoint_of_the_environment(
+    receiver: Any, tmp_path: Path
+) -> None:
+    """Ours: only the address of the receiver has to be configured."""
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_SERVICE_NAME": "shop", "PATH": ""}
     subprocess.run([sys.executable, "-W", "error", "-c", PROGRAM], env=env, check=True, cwd=tmp_path)
     assert receiver.resource["service.name"] == "shop"
     assert receiver.named("invoke_agent clerk").trace_id
 
 
-def test_the_names_are_those_of_the_conventions() -> None:
-    """Ours: every gen_ai attribute that we tell is one that OpenTelemetry knows."""
+def test_attribute_names_follow_the_conventions() -> None:
+    """Ours: OpenTelemetry defines every gen_ai attribute that we export."""
     from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
     known = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
@@ -290,8 +292,8 @@ def test_the_names_are_those_of_the_conventions() -> None:
     assert (name_of(chat), attributes_of(chat)["gen_ai.provider.name"]) == ("chat gemini", "gcp.gemini")
 
 
-def test_two_sinks_share_a_provider(receiver: Any) -> None:
-    """Ours: each of them tells under the ids of its records."""
+def test_two_sinks_can_share_a_provider(receiver: Any) -> None:
+    """Ours: each of them exports its spans under the ids of its records."""
     provider = provider_to(receiver)
     kept = Kept()
     one, other = OtelTrace(provider), OtelTrace(provider)

@@ -1,4 +1,4 @@
-"""Secrets stay out of traces."""
+"""Redaction of secrets in traces."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def cleaned(body: Any, **options: Any) -> Any:
         "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
     ],
 )
-def test_what_looks_like_a_key_is_replaced_wherever_it_is(secret: str) -> None:
-    """Ours: the patterns of the plugin `redact`, in values, in lists and in keys."""
+def test_text_that_looks_like_a_key_is_replaced_everywhere(secret: str) -> None:
+    """Ours: the patterns of the plugin `redact` apply in values, in lists and in keys."""
     assert cleaned({"a": [f"see {secret} there"], secret: 1}) == {
         "a": ["see [redacted] there"],
         "[redacted]": 1,
@@ -51,28 +51,28 @@ def test_what_looks_like_a_key_is_replaced_wherever_it_is(secret: str) -> None:
     ["password", "db_password", "token", "accessToken", "Authorization", "api_key", "apiKey", "client-secret",
      "cookie", "Set-Cookie", "credentials", "AWS_SECRET_ACCESS_KEY", "private_key"],
 )  # fmt: skip
-def test_what_is_kept_under_the_name_of_a_secret_is_replaced(name: str) -> None:
-    """Ours: whatever it looks like."""
+def test_a_value_whose_key_names_a_secret_is_replaced(name: str) -> None:
+    """Ours: the content of the value does not matter."""
     assert cleaned({"headers": {name: "plain words"}}) == {"headers": {name: "[redacted]"}}
     assert cleaned({name: {"deep": [1]}}) == {name: "[redacted]"}
 
 
-def test_what_only_sounds_like_it_stays() -> None:
-    """Ours: counts of tokens are what a trace is read for."""
+def test_keys_that_only_resemble_the_name_of_a_secret_are_kept() -> None:
+    """Ours: users read traces for token counts."""
     body = {"input_tokens": 5, "tokens": [1], "secretary": "Ann", "keys": 1, "token": None, "passwords": 2}
     assert cleaned(body) == body
 
 
-def test_secrets_of_ones_own_are_replaced() -> None:
-    """Ours: values of environment variables, for instance, also as JSON writes them."""
+def test_custom_secrets_are_replaced() -> None:
+    """Ours: for instance values of environment variables, in their JSON encoding too."""
     assert cleaned({"a": 'it is hun"ter2!'}, secrets=['hun"ter2']) == {"a": "it is [redacted]!"}
     with pytest.raises(InvalidArgument, match="shorter"):
         Redaction(secrets=["abc"])
     assert cleaned({"a": "id 12345-x"}, patterns=[r"\d{5}-x"]) == {"a": "id [redacted]"}
 
 
-def test_ones_own_function_comes_first_and_may_leave_records_out() -> None:
-    """Ours: what it puts in is cleaned as well."""
+def test_a_custom_function_is_applied_first_and_may_drop_records() -> None:
+    """Ours: values that the function adds are redacted too."""
 
     def change(record: TraceRecord) -> TraceRecord | None:
         return None if record.name == "n" else msgspec.structs.replace(record, body={"note": KEY})
@@ -85,8 +85,8 @@ def test_ones_own_function_comes_first_and_may_leave_records_out() -> None:
 
 
 @pytest.mark.parametrize("broken", [{"a": object()}, "fails"])
-def test_a_record_that_cannot_be_cleaned_is_written_without_its_body(broken: Any) -> None:
-    """Ours: in doubt nothing is written."""
+def test_a_record_that_cannot_be_redacted_is_written_without_its_body(broken: Any) -> None:
+    """Ours: when in doubt, nothing is written."""
 
     def change(record: TraceRecord) -> TraceRecord:
         if broken == "fails":
@@ -101,8 +101,8 @@ def test_a_record_that_cannot_be_cleaned_is_written_without_its_body(broken: Any
     assert msgspec.json.decode(line)["span_id"] == "ab" * 8
 
 
-def test_a_secret_that_goes_through_a_whole_turn_never_reaches_the_file(tmp_path: Path) -> None:
-    """Ours: redaction at write time, with contents and all."""
+def test_a_secret_that_passes_through_a_whole_turn_never_reaches_the_file(tmp_path: Path) -> None:
+    """Ours: records are redacted when they are written, including contents."""
 
     @tool
     async def fetch(url: str, password: str) -> dict[str, str]:

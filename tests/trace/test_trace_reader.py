@@ -31,8 +31,8 @@ def drawn(tree: SpanTree) -> Any:
     )
 
 
-def test_spans_are_put_under_their_parents_in_the_order_of_their_beginnings() -> None:
-    """Ours: a file has them in the order of their ends, children before parents."""
+def test_spans_are_placed_under_their_parents_in_order_of_start() -> None:
+    """Ours: a file has them in the order in which they ended, children before parents."""
     records = [
         span("tool_call", "inner", "c", "b"),
         span("model_call", "late", "d", TURN, started_at_ms=15),
@@ -43,7 +43,7 @@ def test_spans_are_put_under_their_parents_in_the_order_of_their_beginnings() ->
 
 
 def test_a_span_that_was_recorded_twice_counts_once() -> None:
-    """Ours: another process may tell it again; the later one counts."""
+    """Ours: another process may record it again; the later record counts."""
     records = [
         span("turn", "clerk", TURN),
         span("tool_call", "x", "a", TURN, status="cancelled"),
@@ -53,8 +53,8 @@ def test_a_span_that_was_recorded_twice_counts_once() -> None:
     assert [child.record.status for child in tree.children] == ["ok"]
 
 
-def test_a_turn_that_is_not_over_is_there_with_what_is_known_of_it() -> None:
-    """Ours: one looks at a trace because something does not come to its end."""
+def test_an_unfinished_turn_is_shown_with_what_is_known() -> None:
+    """Ours: users read a trace because something does not finish."""
     records = [
         TraceRecord(at_ms=5, name="turn_began", session_id="s", turn_id="t", body={"agent": "clerk"}),
         span("model_call", "m", "a", TURN),
@@ -65,8 +65,8 @@ def test_a_turn_that_is_not_over_is_there_with_what_is_known_of_it() -> None:
     assert [child.record.name for child in tree.children] == ["turn_began", "m", "approval"]
 
 
-def test_a_session_is_shown_with_the_turns_that_its_calls_began() -> None:
-    """Ours: subagents are part of the picture, and can be looked at alone."""
+def test_a_session_is_shown_with_the_turns_that_its_calls_started() -> None:
+    """Ours: subagents are part of the tree, and can be shown alone."""
     child = span("turn", "helper", span_id_of("t2"), "call", session_id="child", turn_id="t2")
     other = span("turn", "stranger", span_id_of("t3"), session_id="other", turn_id="t3")
     records = [child, span("tool_call", "delegate", "call", TURN), span("turn", "clerk", TURN), other]
@@ -78,12 +78,12 @@ def test_a_session_is_shown_with_the_turns_that_its_calls_began() -> None:
     assert span_trees(records, session_id="s", turn_id="t3") == []
 
 
-def test_spans_that_go_in_circles_do_not_hang_the_reader() -> None:
+def test_cyclic_spans_do_not_hang_the_reader() -> None:
     """Ours: a person or another program may have edited the file."""
     records = [span("hook", "a", "a", "b", turn_id=""), span("hook", "b", "b", "a", turn_id="")]
     assert [drawn(one) for one in span_trees(records)] == ["a", "b"]
 
 
-def test_a_trace_that_does_not_exist_is_empty(tmp_path: Path) -> None:
-    """Ours: nothing is not an error here."""
+def test_a_missing_trace_is_empty(tmp_path: Path) -> None:
+    """Ours: a missing file is not an error here."""
     assert list(read_trace(tmp_path / "none.jsonl")) == []

@@ -1,4 +1,4 @@
-"""What a turn leaves in a trace."""
+"""The spans of a turn in a trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from standfast.trace.tracer import Tracer
 
 @tool
 async def look(place: str) -> str:
-    """Look somewhere."""
+    """Look at a place."""
     return f"nothing at {place}"
 
 
@@ -55,8 +55,8 @@ def test_a_turn_a_model_call_and_a_tool_call_are_spans_with_parents() -> None:
     assert len(turn.span_id) == 16
 
 
-def test_times_are_those_at_which_things_happened(clock: FakeClock) -> None:
-    """Ours: a span lasts from what began it to what ended it."""
+def test_spans_have_the_times_of_the_events_they_cover(clock: FakeClock) -> None:
+    """Ours: a span lasts from the event that started it to the event that ended it."""
 
     @tool
     async def slow() -> str:
@@ -87,7 +87,7 @@ def test_messages_and_arguments_are_traced_only_on_request() -> None:
 
 
 def test_every_attempt_of_a_model_call_is_a_span() -> None:
-    """Ours: retries are seen, each with its number."""
+    """Ours: retries are visible, each with its number."""
 
     class Flaky:
         model_id = "flaky:one"
@@ -104,10 +104,10 @@ def test_every_attempt_of_a_model_call_is_a_span() -> None:
             yield ReplyEnded(text="end", response_id="r_1", model="flaky:one-b")
 
         async def close(self) -> None:
-            """Nothing to close."""
+            """Do nothing: there is nothing to close."""
 
     async def no_pause(seconds: float) -> None:
-        """Time is not what this is about."""
+        """Skip the pause."""
 
     from standfast import Agent
 
@@ -120,7 +120,7 @@ def test_every_attempt_of_a_model_call_is_a_span() -> None:
     assert len({one.span_id for one in calls}) == 3
 
 
-def test_the_calls_of_a_cell_are_parts_of_the_cell() -> None:
+def test_the_calls_of_a_cell_are_children_of_the_cell() -> None:
     """Ours: calls made by code are traced like native ones."""
     kept = Kept()
     code = "```python\na = look('A1')\nfinish(a + look('A2'))\n```"
@@ -129,8 +129,8 @@ def test_the_calls_of_a_cell_are_parts_of_the_cell() -> None:
     assert [path_of(one, kept.records) for one in kept.of("tool_call")] == [["turn", "cell", "tool_call"]] * 2
 
 
-def test_a_wait_lasts_from_its_opening_to_its_end_across_processes(clock: FakeClock) -> None:
-    """Ours: a turn that is resumed elsewhere continues its trace, under the same ids."""
+def test_a_wait_span_lasts_from_its_opening_to_its_end_across_processes(clock: FakeClock) -> None:
+    """Ours: a turn resumed by another process continues its trace, under the same ids."""
     first, second, store = Kept(), Kept(), MemorySessionStore(owner_is_dead=lambda owner: True)
     replies = (asks(("pay", {"cents": 5})), "end")
 
@@ -187,8 +187,8 @@ def test_timers_and_completions_are_waits_and_their_tokens_stay_secret(
     assert kind == "timer" or not [one for one in kept.records if token in str(one)]
 
 
-def test_a_denied_call_is_denied_in_the_trace(clock: FakeClock) -> None:
-    """Ours: how it ended is the span's status."""
+def test_a_denied_call_has_the_status_denied(clock: FakeClock) -> None:
+    """Ours: a span's status says how the call ended."""
 
     async def main() -> Kept:
         kept = Kept()
@@ -204,7 +204,7 @@ def test_a_denied_call_is_denied_in_the_trace(clock: FakeClock) -> None:
     assert kept.one("tool_call").body["error"] == "PERMISSION_DENIED"
 
 
-def test_what_is_open_when_a_turn_is_cancelled_is_over_with_it() -> None:
+def test_open_spans_end_when_the_turn_is_cancelled() -> None:
     """Ours: no span is left without an end."""
 
     async def main() -> Kept:
@@ -230,7 +230,7 @@ def test_what_is_open_when_a_turn_is_cancelled_is_over_with_it() -> None:
     assert kept.one("turn").body["reason"] == "cancelled"
 
 
-def test_a_call_whose_arguments_cannot_be_read_is_a_failed_span() -> None:
+def test_a_call_with_unreadable_arguments_is_a_failed_span() -> None:
     """Ours: a call that the host does not execute is still traced."""
     kept = Kept()
     asyncio.run(run(kept, agent_of(asks(("look", "{oops")), "end", tools=[look])))
@@ -240,8 +240,8 @@ def test_a_call_whose_arguments_cannot_be_read_is_a_failed_span() -> None:
     )
 
 
-def test_a_turn_that_stops_says_why() -> None:
-    """Ours: the reason and the code."""
+def test_a_stopped_turn_has_the_reason() -> None:
+    """Ours: the span has the reason and the error code."""
     kept = Kept()
     agent = agent_of(
         *[asks(("look", {"place": str(one)})) for one in range(3)],
@@ -258,7 +258,7 @@ def test_a_turn_that_stops_says_why() -> None:
 
 
 class Telling(Plugin):
-    """Has hooks that do well, one that does not, and something to say."""
+    """A plugin with hooks that succeed, one that fails, and a trace event."""
 
     id = "telling"
 
@@ -275,8 +275,8 @@ class Telling(Plugin):
         raise ValueError("no")
 
 
-def test_hooks_are_spans_of_the_turn_or_of_the_call_they_are_asked_about() -> None:
-    """Ours: hook phases, with the plugin and how they ended."""
+def test_hooks_are_spans_below_the_turn_or_the_call_that_they_concern() -> None:
+    """Ours: a hook span has the plugin and the status."""
     kept = Kept()
     asyncio.run(run(kept, agent_of(asks(("look", {"place": "A"})), "end", tools=[look], plugins=[Telling()])))
     spans = {one.name: one for one in kept.of("hook") if one.plugin_id == "telling"}
@@ -291,8 +291,8 @@ def test_hooks_are_spans_of_the_turn_or_of_the_call_they_are_asked_about() -> No
     assert (note.kind, note.parent_id, note.body) == ("event", kept.one("turn").span_id, {"content": "mine"})
 
 
-def test_what_a_hook_asks_of_the_model_is_a_part_of_the_hook() -> None:
-    """Ours: model calls beside the turn are spans too."""
+def test_a_model_call_of_a_hook_is_a_child_of_the_hook() -> None:
+    """Ours: model calls outside the turn's own are spans too."""
 
     class Asking(Plugin):
         id = "asking"
@@ -311,7 +311,7 @@ def test_what_a_hook_asks_of_the_model_is_a_part_of_the_hook() -> None:
     assert len(kept.of("model_call")) == 2
 
 
-def test_a_turn_that_a_tool_begins_is_a_part_of_its_call() -> None:
+def test_a_turn_started_by_a_tool_is_a_child_of_its_call() -> None:
     """Ours: a subagent's turn has the parent's tool call as its parent."""
 
     async def main() -> Kept:
@@ -337,8 +337,8 @@ def test_a_turn_that_a_tool_begins_is_a_part_of_its_call() -> None:
     assert parent.parent_id == ""
 
 
-def test_a_turn_that_breaks_is_left_and_resumes_in_the_same_trace() -> None:
-    """Ours: an error of the store leaves a turn unfinished; the trace says so."""
+def test_a_turn_that_breaks_off_resumes_in_the_same_trace() -> None:
+    """Ours: a store error leaves a turn unfinished, and the trace records it."""
 
     class Failing(MemorySessionStore):
         fails = True
@@ -368,8 +368,8 @@ def test_a_turn_that_breaks_is_left_and_resumes_in_the_same_trace() -> None:
     assert kept.one("turn").status == "ok"
 
 
-def test_a_sink_that_fails_does_not_fail_the_turn(caplog: pytest.LogCaptureFixture) -> None:
-    """Ours: nothing that a sink does reaches a turn, and the others still hear."""
+def test_a_failing_sink_does_not_fail_the_turn(caplog: pytest.LogCaptureFixture) -> None:
+    """Ours: no exception of a sink reaches a turn, and the other sinks still receive records."""
 
     class Broken:
         def record(self, record: TraceRecord) -> None:
@@ -383,7 +383,7 @@ def test_a_sink_that_fails_does_not_fail_the_turn(caplog: pytest.LogCaptureFixtu
 
 
 def test_without_a_sink_there_is_no_tracer() -> None:
-    """Ours: who keeps no trace pays nothing for it."""
+    """Ours: a runtime without a trace has no overhead."""
 
     async def main() -> None:
         async with Runtime() as runtime:
@@ -394,7 +394,7 @@ def test_without_a_sink_there_is_no_tracer() -> None:
     asyncio.run(main())
 
 
-def test_a_task_that_has_ended_is_a_span(clock: FakeClock) -> None:
+def test_an_ended_task_is_a_span(clock: FakeClock) -> None:
     """Ours: tasks are in the trace of their session."""
     kept = Kept()
     Tracer(kept, clock).task(

@@ -1,4 +1,4 @@
-"""A sink that keeps the spans it receives, and helpers that describe a trace in short."""
+"""A sink that keeps the spans it receives, and helpers that summarize a trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from standfast.providers.scripted import ScriptedModel
 
 
 class Kept:
-    """Keeps records. `contents` as with the sinks that are shipped."""
+    """A sink that keeps records; `contents` has the same meaning as for the shipped sinks."""
 
     def __init__(self, *, contents: bool = False) -> None:
         self.contents = contents
@@ -32,12 +32,12 @@ class Kept:
 
 
 def agent_of(*replies: Any, **options: Any) -> Agent[Any, Any]:
-    """An agent on a script."""
+    """Return an agent with a scripted model."""
     return Agent(ScriptedModel(replies), **options)
 
 
 def asks(*calls: tuple[str, dict[str, Any] | str]) -> dict[str, Any]:
-    """A scripted reply that asks for these calls."""
+    """Return a scripted reply that requests these calls."""
     return {"tool_calls": [{"name": name, "arguments": arguments} for name, arguments in calls]}
 
 
@@ -46,7 +46,7 @@ def by_span(records: Iterable[TraceRecord]) -> dict[str, TraceRecord]:
 
 
 def path_of(record: TraceRecord, records: Iterable[TraceRecord]) -> list[str]:
-    """The kinds of a span and of those it is a part of, from the outside in."""
+    """Return the kinds of a span and its ancestors, from the outermost to the span itself."""
     known = by_span(records)
     kinds: list[str] = []
     at: TraceRecord | None = record

@@ -315,7 +315,7 @@ class SessionGraph:
 
 def has_attachments(messages: Iterable[Message]) -> bool:
     """Return whether any tool result in *messages* has attachments, or texts in addition to its value."""
-    return bool([one for one in messages if isinstance(one, ToolMessage) and (one.attachments or one.texts)])
+    return bool([one for one in messages if type(one) is ToolMessage and (one.attachments or one.texts)])
 
 
 def messages_of(segments: Sequence[Segment]) -> list[Message]:

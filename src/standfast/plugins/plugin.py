@@ -139,7 +139,7 @@ class Plugin:
 
     def build(self: P, ctx: PluginSessionContext) -> P:
         """Return a deep copy of this template for one session."""
-        made = copy.deepcopy(self)
+        made = copy.deepcopy(self) if vars(self) else copy.copy(self)  # without attributes, the same
         made.session = ctx
         if (options := ctx.options.plugins.get(self.id)) is not None:
             made.configure(options)

@@ -118,6 +118,8 @@ class PluginMemory:
     A plugin whose revision does not announce changes (`Plugin.touch`) counts as changed by each of its hooks.
     """
 
+    __slots__ = ("_says_changes", "_seen", "_unwritten", "latest", "order", "plugin", "problem")
+
     def __init__(self, plugin: StatefulPlugin, unwritten: set[CallStage], *, says_changes: bool) -> None:
         self.plugin = plugin
         self.latest: TakenState | None = None
@@ -540,6 +542,8 @@ _PACKED_BYTES: Final = 64 << 10
 
 class ExecutionMemory:
     """The state of a session's code executor, if it has one."""
+
+    __slots__ = ("_executor", "_owner", "entry")
 
     def __init__(self, executor: KeepsVariables | None, owner: str) -> None:
         self._executor = executor

@@ -170,7 +170,9 @@ class RuntimeServices(msgspec.Struct, frozen=True, kw_only=True):
         """Close engines, threads and the models opened by name. Models that were passed in stay open."""
         self.rules.close()
         self.engines.close()
-        await self.threads.run(lambda: self.loops.close(wait_s=0.5))
+        if self.loops.busy:
+            await self.threads.run(lambda: self.loops.close(wait_s=0.5))
+        self.loops.close()
         self.threads.close()
         await self.models.close()
 

@@ -569,7 +569,8 @@ class PluginHost:
         """Build the plugins of one session with their state. *step* records which plugin is being called."""
         step = step or BuildStep()
         hosts, extensions = self._hosts_of(build.session_id), contexts.PluginExtensions()
-        contributions, places = Contributions(), dict[PluginLoop | None, PluginPlace]()
+        contributions = Contributions()
+        places: dict[PluginLoop | None, PluginPlace] = {}
         ready: list[Callable[[], None]] = []
         plugins: list[SessionPlugin] = []
         unwritten: set[CallStage] = set()
@@ -591,7 +592,8 @@ class PluginHost:
             contributions.places[plugin.id] = msgspec.structs.replace(place, memory=memory)
             _attempt(step, factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
             plugins.append(plugin)
-            ready.append(partial(_attempt, step, plugin.id, "session_ready", plugin.session_ready, ctx))
+            if getattr(type(plugin), "session_ready", None) is not Plugin.session_ready:
+                ready.append(partial(_attempt, step, plugin.id, "session_ready", plugin.session_ready, ctx))
         contributions.sort()
         collect_triggers(contributions, self.runner, step)
         for slot in ("protocol_session", "protocol_driver"):

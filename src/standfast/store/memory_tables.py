@@ -7,7 +7,7 @@ idle session takes little memory: empty collections are None or the empty tuple.
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -18,16 +18,19 @@ from standfast.graph.history import Branch, SessionGraph
 from standfast.model.approval import Approval
 from standfast.model.limits import UsageEntry
 from standfast.model.outcome import Wait, WaitOutcome
-from standfast.model.session import SessionHead, TurnRecord, split_node_id
+from standfast.model.session import Segment, SessionHead, TurnRecord, split_node_id
 from standfast.model.trigger import Trigger
 from standfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, StateRecord, TurnStates
 from standfast.store import rules
+from standfast.store.memory_archive import ArchiveTable, archive
 from standfast.store.rules import PlacedTask, Spot, StatePlace, state_id, state_key
 
 _NO_SESSION = ""
 _MAX_JOURNALS: Final = 1_000
 _MAX_JOURNAL_BYTES: Final = 256 << 10
 """How many journals of ended turns are kept, and how large they may be together."""
+_MAX_WHOLE: Final = 64
+"""How many ended turns are kept whole; the earlier ones are packed."""
 
 Journal = tuple[bytes, tuple[JournalEntry, ...], int]
 """The first input of a turn, its journal, and the size of both."""
@@ -137,7 +140,9 @@ class Tables:
     def __init__(self) -> None:
         self.graph = SessionGraph()
         self.sessions: dict[str, SessionRow] = {}
-        self.turns: dict[str, TurnRecord] = {}
+        self.turns: ArchiveTable[TurnRecord] = ArchiveTable(0)
+        self.graph.segments = self.segments = ArchiveTable[Segment](1)
+        self._whole: deque[str] = deque()
         self.open: dict[str, OpenTurn] = {}
         self.journals = KeptJournals()
         self.keys: dict[tuple[str, str], str] = {}
@@ -178,6 +183,9 @@ class Tables:
 
     def close_turn(self, row: SessionRow, turn: OpenTurn) -> None:
         """Delete the data that only an unfinished turn needs, and cancel its open approvals."""
+        self._whole.append(turn.record.turn_id)
+        if len(self._whole) > _MAX_WHOLE:
+            archive(self.turns, self.segments, self._whole.popleft())
         row.open = None
         del self.open[turn.record.turn_id]
         for approval_id in turn.approvals:

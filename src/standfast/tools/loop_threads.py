@@ -270,6 +270,11 @@ class LoopThreads:
             self._busy[thread] = job
         thread.jobs.put(job)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a thread is running a job."""
+        return bool(self._busy)
+
     async def run(self, work: Work[T]) -> T:
         """Await *work* on a loop of its own. Cancelling cancels it, without delay even if it blocks."""
         future, report = outcome_here()

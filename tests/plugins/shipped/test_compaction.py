@@ -42,7 +42,7 @@ def staged(*replies: Any) -> StagedModel:
 
 
 def agent_on(model: StagedModel, *more: Any, **options: Any) -> Agent[Any, Any]:
-    """Return an agent whose earlier turns may fill 700 tokens."""
+    """Return an agent whose earlier turns may take up 700 tokens."""
     settings = {"window_tokens": 1_000, "fill": 0.7, "keep_turns": 1, **options}
     return Agent(model, tools=[pay, look], plugins=[*more, Compaction(**settings)])
 
@@ -51,8 +51,8 @@ async def frames(session: Any) -> list[FrameOpened]:
     return [node.payload for node in await session.nodes() if isinstance(node.payload, FrameOpened)]
 
 
-def test_a_short_history_is_left_alone(memory: Place) -> None:
-    """Ours: the user does not pay for a summary that is not needed."""
+def test_a_short_history_is_not_compacted(memory: Place) -> None:
+    """Ours: the user does not pay for an unnecessary summary."""
 
     async def main() -> None:
         model = staged("one", "two", "three")
@@ -88,7 +88,7 @@ def test_a_full_window_opens_a_frame_with_a_summary_and_the_last_turns(place: Pl
     asyncio.run(main())
 
 
-def test_the_summary_is_in_the_ledger_under_its_own_name(memory: Place) -> None:
+def test_the_summary_is_recorded_in_the_ledger_under_its_own_source(memory: Place) -> None:
     """Seed: usage is recorded by source."""
 
     async def main() -> None:
@@ -106,7 +106,7 @@ def test_the_summary_is_in_the_ledger_under_its_own_name(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_a_provider_counted_makes_it_due(memory: Place) -> None:
+def test_tokens_counted_by_the_provider_trigger_compaction(memory: Place) -> None:
     """Ours: the estimate alone misses the system prompt and the tools."""
 
     async def main() -> None:
@@ -124,8 +124,8 @@ def test_what_a_provider_counted_makes_it_due(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_short_turns_are_not_summarized_because_something_else_fills_the_window(memory: Place) -> None:
-    """Ours: with a system prompt of that length every turn would ask for a summary of next to nothing."""
+def test_short_turns_are_not_summarized_when_something_else_fills_the_window(memory: Place) -> None:
+    """Ours: with such a long system prompt, every turn would request a summary of almost nothing."""
 
     async def main() -> None:
         model = staged("one", {"text": "two", "usage": {"input": 900}}, "three")
@@ -138,7 +138,7 @@ def test_short_turns_are_not_summarized_because_something_else_fills_the_window(
     asyncio.run(main())
 
 
-def test_a_turn_asks_for_one_summary_however_many_calls_it_makes(place: Place) -> None:
+def test_a_turn_requests_one_summary_however_many_calls_it_makes(place: Place) -> None:
     """Seed: a turn is compacted at most once."""
 
     async def main() -> None:
@@ -154,7 +154,7 @@ def test_a_turn_asks_for_one_summary_however_many_calls_it_makes(place: Place) -
     asyncio.run(main())
 
 
-def test_an_empty_summary_leaves_the_history_as_it_is(place: Place) -> None:
+def test_an_empty_summary_leaves_the_history_unchanged(place: Place) -> None:
     """Ours: a failed summary keeps the history and is not retried in the same turn."""
 
     async def main() -> None:
@@ -171,7 +171,7 @@ def test_an_empty_summary_leaves_the_history_as_it_is(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_model_that_fails_to_summarize_fails_the_turn_and_not_the_session(place: Place) -> None:
+def test_a_failed_summary_fails_the_turn_but_not_the_session(place: Place) -> None:
     """Seed: a failing compactor fails the turn."""
 
     async def main() -> None:
@@ -189,7 +189,7 @@ def test_a_model_that_fails_to_summarize_fails_the_turn_and_not_the_session(plac
     asyncio.run(main())
 
 
-def test_a_call_that_did_not_fit_is_made_again_in_a_new_frame(place: Place) -> None:
+def test_a_call_that_overflowed_is_repeated_in_a_new_frame(place: Place) -> None:
     """Seed: after a context overflow the history is compacted and the call repeated."""
 
     async def main() -> None:
@@ -203,7 +203,7 @@ def test_a_call_that_did_not_fit_is_made_again_in_a_new_frame(place: Place) -> N
     asyncio.run(main())
 
 
-def test_a_first_turn_that_does_not_fit_cannot_be_helped(memory: Place) -> None:
+def test_a_first_turn_that_does_not_fit_fails(memory: Place) -> None:
     """Ours: without earlier turns there is nothing to compact."""
 
     async def main() -> None:
@@ -217,7 +217,7 @@ def test_a_first_turn_that_does_not_fit_cannot_be_helped(memory: Place) -> None:
 
 
 def test_another_runtime_continues_from_the_summary(place: Place) -> None:
-    """Seed: a session that is opened again continues in the frame."""
+    """Seed: a reopened session continues in the frame."""
 
     async def main() -> None:
         model = staged("one", "two", "told", "three", "four")
@@ -233,7 +233,7 @@ def test_another_runtime_continues_from_the_summary(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_turn_that_waited_after_a_compaction_resumes_elsewhere_without_another(place: Place) -> None:
+def test_a_turn_that_waits_after_a_compaction_resumes_elsewhere_without_another(place: Place) -> None:
     """Ours: the summary is journaled with the turn, so the model is not asked for it again."""
 
     async def main() -> None:
@@ -255,7 +255,7 @@ def test_a_turn_that_waited_after_a_compaction_resumes_elsewhere_without_another
     asyncio.run(main())
 
 
-def test_a_summary_is_summarized_in_its_turn(memory: Place) -> None:
+def test_a_summary_is_summarized_again_later(memory: Place) -> None:
     """Ours: a session may continue indefinitely, so summaries are themselves summarized."""
 
     async def main() -> None:
@@ -275,8 +275,8 @@ def test_a_summary_is_summarized_in_its_turn(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_turns_that_are_too_long_to_be_kept_are_summarized(memory: Place) -> None:
-    """Ours: a giant turn would fill every frame that it is kept in."""
+def test_turns_that_are_too_long_to_keep_are_summarized(memory: Place) -> None:
+    """Ours: a giant turn would fill every frame that keeps it."""
 
     async def main() -> None:
         model = staged("one", "two", "told", "three")
@@ -291,7 +291,7 @@ def test_turns_that_are_too_long_to_be_kept_are_summarized(memory: Place) -> Non
     asyncio.run(main())
 
 
-def test_the_record_tells_of_calls_results_and_files_in_short(memory: Place) -> None:
+def test_the_summarizer_is_shown_shortened_calls_results_and_files(memory: Place) -> None:
     """Ours: a summary needs the findings, not the full output."""
 
     async def main() -> None:
@@ -311,7 +311,7 @@ def test_the_record_tells_of_calls_results_and_files_in_short(memory: Place) -> 
     asyncio.run(main())
 
 
-def test_kept_turns_are_whole(memory: Place) -> None:
+def test_kept_turns_are_complete(memory: Place) -> None:
     """Seed: turns are kept whole, and every call keeps its result."""
 
     async def main() -> None:
@@ -329,7 +329,7 @@ def test_kept_turns_are_whole(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_secret_that_a_user_typed_is_not_sent_to_be_summarized(memory: Place) -> None:
+def test_a_secret_typed_by_a_user_is_not_sent_to_the_summarizer(memory: Place) -> None:
     """Ours: the request for a summary is a model call like any other."""
 
     async def main() -> None:
@@ -349,8 +349,8 @@ def test_a_secret_that_a_user_typed_is_not_sent_to_be_summarized(memory: Place) 
     "options",
     [{"window_tokens": 0}, {"fill": 2}, {"keep_turns": -1}, {"instructions": " "}, {"instructions": 1}],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    """Ours: invalid options raise when the agent is created or the session is opened."""
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
+    """Ours: invalid options raise an error when the agent is created or the session is opened."""
     with pytest.raises(InvalidArgument, match="compaction"):
         Compaction(**options)
     with pytest.raises(InvalidArgument, match="compaction"):

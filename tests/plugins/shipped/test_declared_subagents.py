@@ -40,7 +40,7 @@ def lead_of(cast: Cast, *specialists: Any, **options: Any) -> Agent[Any, Any]:
 
 
 def test_a_declared_subagent_keeps_the_tools_that_its_parent_lacks(place: Place) -> None:
-    """Bug: a specialist had no tool but those of its parent."""
+    """Bug: a specialist had only its parent's tools."""
     cast = Cast(
         go=[calls(spawn("desk: pay", agent="payer")), WAIT, "done"],
         **{"desk:": [calls(("pay", {})), "it is paid"]},
@@ -61,7 +61,7 @@ def test_a_declared_subagent_keeps_the_tools_that_its_parent_lacks(place: Place)
     assert cast.tools_of("go") == sorted([*OWN, "look"])
 
 
-def test_the_model_can_leave_out_tools_of_a_declared_subagent(memory: Place) -> None:
+def test_the_model_can_withhold_tools_from_a_declared_subagent(memory: Place) -> None:
     """Ours: a model can only narrow the specialist's own tools."""
     cast = Cast(
         go=[calls(spawn("desk: count", agent="payer", tools=["count"])), WAIT, "done"],
@@ -77,8 +77,8 @@ def test_the_model_can_leave_out_tools_of_a_declared_subagent(memory: Place) -> 
     assert cast.tools_of("desk:") == ["count"]
 
 
-def test_a_tool_that_a_declared_subagent_lacks_cannot_be_asked_for(memory: Place) -> None:
-    """Ours: the tools of the parent do not become tools of the specialist."""
+def test_a_tool_that_a_declared_subagent_lacks_cannot_be_requested(memory: Place) -> None:
+    """Ours: the parent's tools do not become tools of the specialist."""
     cast = Cast(go=[calls(spawn("desk:", agent="payer", tools=["look"])), "so be it"])
 
     async def main() -> None:
@@ -93,8 +93,8 @@ def test_a_tool_that_a_declared_subagent_lacks_cannot_be_asked_for(memory: Place
     asyncio.run(main())
 
 
-def test_a_model_passes_on_no_tool_of_its_own_that_it_lacks(memory: Place) -> None:
-    """Seed: a subagent of the same agent has at most its parent's tools, also below a specialist."""
+def test_a_model_cannot_pass_on_a_tool_that_it_lacks(memory: Place) -> None:
+    """Seed: a subagent of the same agent has at most its parent's tools, even below a specialist."""
     cast = Cast(
         go=[calls(spawn("one", tools=["look", "spawn_agent", "wait"])), WAIT, "done"],
         one=[calls(spawn("two"), spawn("desk:", agent="payer")), WAIT, "done"],
@@ -134,7 +134,7 @@ def test_a_declared_subagent_has_its_tools_after_a_restart_too(place: Place) -> 
     asyncio.run(main())
 
 
-def test_only_a_declared_agent_can_have_an_authority_of_its_own(memory: Place) -> None:
+def test_only_a_declared_agent_can_have_its_own_authority(memory: Place) -> None:
     """Ours: naming another agent does not widen a session's permissions."""
 
     async def main() -> None:
@@ -155,7 +155,7 @@ def test_only_a_declared_agent_can_have_an_authority_of_its_own(memory: Place) -
     asyncio.run(main())
 
 
-def test_two_agents_of_one_name_are_distinguished_by_the_agent_that_declares_them(memory: Place) -> None:
+def test_two_agents_of_the_same_name_are_distinguished_by_the_agent_that_declares_them(memory: Place) -> None:
     """Ours: the specialist is the one that the session's own agent declares."""
     cast = Cast(
         go=[calls(spawn("desk:", agent="helper")), WAIT, "done"],

@@ -39,7 +39,7 @@ class Ledger:
 
 
 def guarded(guard: Guard, *calls: tuple[str, dict[str, Any]], ledger: Ledger) -> Agent[Any, Any]:
-    """Return an agent that makes these calls at once, then ends."""
+    """Return an agent that makes these calls in one reply and then ends."""
     return agent_of(asks(*calls), "end", tools=ledger.tools(), plugins=[guard])
 
 
@@ -59,7 +59,7 @@ def verdict(guard: Guard, name: str = "pay", side_effect: Any = None, **argument
 # Which rule decides
 
 
-def test_the_first_rule_that_fits_decides() -> None:
+def test_the_first_matching_rule_decides() -> None:
     """Ours: rules are tried in order, then deny, ask and allow, then the default."""
     guard = Guard(
         [
@@ -81,16 +81,16 @@ def test_the_first_rule_that_fits_decides() -> None:
     assert verdict(Guard(), "other") == "allow"
 
 
-def test_a_rule_may_be_about_what_a_tool_touches() -> None:
-    """Ours: a rule may select tools by side effect, so that a new tool needs no new rule."""
+def test_a_rule_may_select_tools_by_side_effect() -> None:
+    """Ours: a new tool then needs no new rule."""
     guard = Guard([{"side_effect": "external_system", "then": "ask"}])
     assert verdict(guard, "pay", side_effect="external_system") == "ask"
     assert verdict(guard, "look", side_effect="read") == "allow"
     assert verdict(guard, "unknown") == "allow"
 
 
-def test_patterns_respect_case() -> None:
-    """Ours: names of tools are case-sensitive on every system."""
+def test_patterns_are_case_sensitive() -> None:
+    """Ours: tool names are case-sensitive on every system."""
     assert verdict(Guard(deny=["Pay"]), "pay") == "allow"
 
 
@@ -115,21 +115,23 @@ def test_patterns_respect_case() -> None:
     ],
     ids=str,
 )
-def test_a_table_compares(test: Any, passes: Any, fails: Any) -> None:
-    """Ours: simple conditions are data, so that they can come from a file."""
+def test_a_condition_table_compares_arguments(test: Any, passes: Any, fails: Any) -> None:
+    """Ours: simple conditions are data, so they can come from a file."""
     table = read_table({"x": test}, "here")
     assert holds(table, {"x": passes})
     assert not holds(table, {"x": fails})
 
 
-def test_every_operator_is_tried_above() -> None:
+def test_every_operator_has_a_case_above() -> None:
     """Ours: a new operator needs a case in the test above."""
-    (mark,) = [one for one in test_a_table_compares.pytestmark if one.name == "parametrize"]
+    (mark,) = [
+        one for one in test_a_condition_table_compares_arguments.pytestmark if one.name == "parametrize"
+    ]
     assert {name for case in mark.args[1] if isinstance(case[0], dict) for name in case[0]} == set(OPERATORS)
 
 
-def test_all_of_a_table_must_hold_and_a_default_replaces_a_missing_value() -> None:
-    """Ours: a rule about an optional argument needs a default for when it is omitted."""
+def test_all_conditions_of_a_table_must_hold_and_a_default_replaces_a_missing_value() -> None:
+    """Ours: a rule about an optional argument needs a default in case it is omitted."""
     table = read_table({"a": 1, "limit": {"gt": 100, "default": 10}}, "here")
     assert holds(table, {"a": 1, "limit": 101})
     assert not holds(table, {"a": 2, "limit": 101})
@@ -152,13 +154,13 @@ def explode(arguments: dict[str, Any]) -> bool:
     ],
     ids=["raises", "answers with text", "answers with nothing", "misses an argument", "cannot compare"],
 )
-def test_a_condition_that_cannot_be_judged_refuses_the_call(when: Any, then: str) -> None:
+def test_a_condition_that_cannot_be_evaluated_refuses_the_call(when: Any, then: str) -> None:
     """Ours: a guard that cannot evaluate its rule denies the call."""
     assert verdict(Guard([{"tool": "pay", "when": when, "then": then}]), "pay", cents=5) == "deny"
 
 
 def test_a_condition_cannot_change_the_call() -> None:
-    """Ours: a condition gets a copy of the arguments."""
+    """Ours: a condition is given a copy of the arguments."""
 
     def meddle(arguments: dict[str, Any]) -> bool:
         arguments["to"].append("me")
@@ -172,7 +174,7 @@ def test_a_condition_cannot_change_the_call() -> None:
 # Whole turns
 
 
-def test_a_refused_call_is_not_made_and_the_model_learns_why(memory: Place) -> None:
+def test_a_refused_call_is_not_made_and_the_model_is_given_the_reason(memory: Place) -> None:
     """Ours: a `deny` rule refuses a call with its reason."""
     ledger = Ledger()
     guard = Guard([{"tool": "pay", "when": lambda a: a["cents"] > 100, "then": "deny", "reason": "too much"}])
@@ -191,8 +193,10 @@ def test_a_refused_call_is_not_made_and_the_model_learns_why(memory: Place) -> N
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_an_asked_call_waits_for_a_person_and_runs_once_approved(place: Place, restarted: bool) -> None:
-    """Ours: an `ask` rule waits for a person, also across a restart; the person's decision wins."""
+def test_a_call_with_an_ask_rule_waits_for_a_person_and_runs_once_approved(
+    place: Place, restarted: bool
+) -> None:
+    """Ours: an `ask` rule waits for a person, even across a restart; the person's decision wins."""
     ledger = Ledger()
     guard = Guard([{"tool": "pay", "when": {"cents": {"gt": 100}}, "then": "ask", "reason": "a large sum"}])
 
@@ -222,7 +226,7 @@ def test_an_asked_call_waits_for_a_person_and_runs_once_approved(place: Place, r
         asyncio.run(in_turn(*steps))
 
 
-def test_an_asked_call_is_refused_once_denied(place: Place) -> None:
+def test_a_call_with_an_ask_rule_is_refused_once_denied(place: Place) -> None:
     """Ours: the model reads the person's reason."""
     ledger = Ledger()
 
@@ -239,7 +243,7 @@ def test_an_asked_call_is_refused_once_denied(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_session_may_have_rules_of_its_own(memory: Place) -> None:
+def test_a_session_may_have_its_own_rules(memory: Place) -> None:
     """Ours: session options override the agent's and are validated."""
     ledger = Ledger()
 
@@ -276,7 +280,7 @@ def test_a_session_may_have_rules_of_its_own(memory: Place) -> None:
     ],
     ids=str,
 )
-def test_a_rule_that_means_nothing_is_refused(options: dict[str, Any]) -> None:
+def test_an_invalid_rule_is_refused(options: dict[str, Any]) -> None:
     """Ours: a guard with a misspelt rule would protect nothing."""
     with pytest.raises(InvalidArgument):
         Guard(**options)

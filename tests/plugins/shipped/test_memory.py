@@ -37,7 +37,7 @@ def remembers(*texts: str) -> dict[str, Any]:
 
 
 def built(pattern: Memory, clock: FakeClock) -> Any:
-    """Return the plugin as a session has it, with a shelf in memory."""
+    """Return the plugin as built for a session, with a shelf in memory."""
     shelf = StoreShelf(MemorySessionStore(), clock, "memory")
     return pattern.build(PluginSessionContext(session_id="s", extensions=PluginExtensions(), shelf=shelf))
 
@@ -47,10 +47,10 @@ async def found(session: Any, query: str = "", limit: int = 5) -> list[str]:
     return [one["text"] for one in answer]
 
 
-# What is found
+# Searching
 
 
-def test_the_note_that_shares_most_words_comes_first() -> None:
+def test_the_note_that_shares_the_most_words_comes_first() -> None:
     """Ours: notes are ranked by word overlap, ignoring case."""
     notes = notes_of("Anna likes green tea", "Ben likes tea", "Cleo likes coffee")
     assert [one.note_id for one in ranked(notes, "GREEN tea", 5)] == ["n1", "n2"]
@@ -58,14 +58,14 @@ def test_the_note_that_shares_most_words_comes_first() -> None:
     assert ranked(notes_of("Die Straße"), "STRASSE", 5) != []
 
 
-def test_among_equals_the_most_recent_comes_first() -> None:
-    """Ours: among notes of equal rank, the latest comes first."""
+def test_among_notes_of_equal_rank_the_most_recent_comes_first() -> None:
+    """Ours: the order does not depend on the order of the input."""
     notes = notes_of("tea at nine", "tea at ten", "tea at noon")
     assert [one.note_id for one in ranked(notes, "tea", 2)] == ["n3", "n2"]
     assert ranked(reversed(notes), "tea", 2) == ranked(notes, "tea", 2)
 
 
-def test_no_words_find_the_most_recent_and_tags_count_as_words() -> None:
+def test_an_empty_query_finds_the_most_recent_notes_and_tags_count_as_words() -> None:
     """Ours: a search is a pure function of the notes."""
     notes = [*notes_of("a", "b"), Note(note_id="n3", number=3, text="c", tags=("Billing",))]
     assert [one.text for one in ranked(notes, " ?! ", 2)] == ["c", "b"]
@@ -73,7 +73,7 @@ def test_no_words_find_the_most_recent_and_tags_count_as_words() -> None:
     assert ranked([], "x", 5) == []
 
 
-# What is kept
+# Storing
 
 
 @SCOPES
@@ -103,7 +103,7 @@ def test_the_model_remembers_recalls_and_forgets(memory: Place, scope: str) -> N
     asyncio.run(main())
 
 
-def test_notes_of_a_session_go_with_its_history(place: Place) -> None:
+def test_a_sessions_notes_follow_its_history(place: Place) -> None:
     """Ours: a fork copies the notes, a rewind restores them, and other sessions do not see them."""
 
     async def main() -> None:
@@ -126,7 +126,7 @@ def test_notes_of_a_session_go_with_its_history(place: Place) -> None:
     asyncio.run(again())
 
 
-def test_notes_of_a_user_are_shared_by_all_sessions_and_survive_a_rewind(place: Place) -> None:
+def test_a_users_notes_are_shared_by_all_sessions_and_survive_a_rewind(place: Place) -> None:
     """Ours: the shelf outlives sessions; the user may be chosen when a session is opened."""
     anna, ben = {"memory": {"scope": "user:anna"}}, {"memory": {"scope": "user:ben"}}
 
@@ -150,7 +150,7 @@ def test_notes_of_a_user_are_shared_by_all_sessions_and_survive_a_rewind(place: 
 
 
 @pytest.mark.slow
-def test_a_user_has_one_memory_in_two_processes(tmp_path: Path, child: Callable[..., Any]) -> None:
+def test_a_user_has_the_same_memory_in_two_processes(tmp_path: Path, child: Callable[..., Any]) -> None:
     """Ours: every process on the same store uses the same shelf."""
     script = """
     import asyncio, sys
@@ -180,8 +180,8 @@ def test_a_user_has_one_memory_in_two_processes(tmp_path: Path, child: Callable[
 
 
 @SCOPES
-def test_a_call_that_is_carried_out_twice_makes_one_note(clock: FakeClock, scope: str) -> None:
-    """Ours: a note is named after its call, whose name is the same after a crash."""
+def test_a_call_that_is_executed_twice_creates_one_note(clock: FakeClock, scope: str) -> None:
+    """Ours: a note's id derives from its call, whose key is the same after a crash."""
     plugin = built(Memory(scope=scope), clock)
     first, second = (RunContext(deps=None, idempotency_key=key) for key in ("t_1.1", "t_1.2"))
 
@@ -215,9 +215,7 @@ def test_a_full_memory_and_a_long_note_are_refused(memory: Place, scope: str) ->
 
 
 @SCOPES
-def test_a_note_in_the_prompt_is_one_short_line_and_only_a_few_are_there(
-    clock: FakeClock, scope: str
-) -> None:
+def test_the_prompt_contains_only_a_few_notes_of_one_short_line_each(clock: FakeClock, scope: str) -> None:
     """Ours: notes must not fill the context window; recall() finds the others."""
     plugin = built(Memory(scope=scope, shown=2), clock)
 
@@ -245,8 +243,10 @@ def test_a_note_in_the_prompt_is_one_short_line_and_only_a_few_are_there(
     ],
     ids=json.dumps,
 )
-def test_wrong_options_are_refused_in_code_and_with_a_session(memory: Place, options: dict[str, Any]) -> None:
-    """Ours: options are checked when they are given."""
+def test_invalid_options_are_refused_in_code_and_with_a_session(
+    memory: Place, options: dict[str, Any]
+) -> None:
+    """Ours: options are validated when they are given."""
     with pytest.raises(InvalidArgument):
         Memory(**options)
 
@@ -258,7 +258,7 @@ def test_wrong_options_are_refused_in_code_and_with_a_session(memory: Place, opt
     asyncio.run(main())
 
 
-def test_a_new_note_costs_one_page_of_notes_and_not_all(place: Place) -> None:
+def test_a_new_note_rewrites_one_page_of_notes_and_not_all(place: Place) -> None:
     """Ours: storage must not grow quadratically with the notes."""
 
     async def main() -> None:
@@ -272,7 +272,7 @@ def test_a_new_note_costs_one_page_of_notes_and_not_all(place: Place) -> None:
             memory: Any = next(one for one in context.plugins.plugins if one.id == "memory")
             assert len(memory.state) == 100
             memory.touch()
-            assert context.plugins.snapshot()[1] == ()  # every page is stored already
+            assert context.plugins.snapshot()[1] == ()  # every page is already stored
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=agent_of(plugins=[Memory()]))
             found = await session.plugins.invoke("memory.search", {"query": "99"})

@@ -52,7 +52,7 @@ def test_the_model_keeps_a_plan_and_reads_it_in_its_next_prompt(memory: Place) -
     asyncio.run(main())
 
 
-def test_an_observer_gets_an_event_for_a_change_and_for_nothing_else(memory: Place) -> None:
+def test_an_observer_gets_an_event_only_when_the_plan_changes(memory: Place) -> None:
     """Ours: the user sees the plan; setting the same plan again emits no event."""
 
     async def main() -> None:
@@ -81,7 +81,7 @@ def test_an_observer_gets_an_event_for_a_change_and_for_nothing_else(memory: Pla
         ([{"title": "x" * 201}], "200"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused_and_the_old_one_stays(
+def test_an_invalid_plan_is_refused_and_the_old_one_is_kept(
     memory: Place, items: list[Any], problem: str
 ) -> None:
     """Ours: the model reads a clear error message."""
@@ -97,7 +97,7 @@ def test_a_plan_that_cannot_be_is_refused_and_the_old_one_stays(
     asyncio.run(main())
 
 
-def test_the_plan_survives_a_restart_between_turns_and_in_the_middle_of_one(place: Place) -> None:
+def test_the_plan_survives_a_restart_between_turns_and_within_a_turn(place: Place) -> None:
     """Ours: a plugin's state is stored with the turn that changed it."""
 
     @tool(approval="manual")
@@ -111,7 +111,7 @@ def test_the_plan_survives_a_restart_between_turns_and_in_the_middle_of_one(plac
             session = await runtime.session("s", agent=planner(*script, tools=[pay]))
             assert (await session.turn("go")).status == "waiting"
 
-    async def go_on() -> None:
+    async def continue_turn() -> None:
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=planner(*script, tools=[pay]))
             (asked,) = await session.approvals(pending=True)
@@ -123,12 +123,12 @@ def test_the_plan_survives_a_restart_between_turns_and_in_the_middle_of_one(plac
         async with place.runtime() as runtime:
             assert await shown(await runtime.session("s", agent=planner())) == TWO
 
-    for main in (begin, go_on, look):
+    for main in (begin, continue_turn, look):
         asyncio.run(main())
 
 
-def test_a_fork_has_a_copy_and_a_rewind_takes_the_plan_back(place: Place) -> None:
-    """Ours: the plan belongs to a point of the history."""
+def test_a_fork_copies_the_plan_and_a_rewind_restores_it(place: Place) -> None:
+    """Ours: the plan belongs to a point in the history."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -168,8 +168,8 @@ def test_a_person_may_change_the_plan_between_turns(place: Place) -> None:
     asyncio.run(read())
 
 
-def test_the_length_of_a_plan_is_an_option(memory: Place) -> None:
-    """Ours: an option is checked when it is given, in code or with a session."""
+def test_the_maximum_length_of_a_plan_is_an_option(memory: Place) -> None:
+    """Ours: an option is validated when it is given, in code or with a session."""
     for wrong in (0, True, "many"):
         with pytest.raises(InvalidArgument, match="max_items"):
             Plan(max_items=wrong)  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ def test_the_length_of_a_plan_is_an_option(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_an_agent_can_name_it() -> None:
+def test_an_agent_can_refer_to_the_plugin_by_name() -> None:
     """Ours: shipped plugins are registered as entry points, so an agent can name them."""
     agent = Agent("scripted:demo", plugins=["plan"])
     assert [one.id for one in agent.plugins] == ["plan"]
@@ -199,7 +199,7 @@ def pay() -> str:
     return "paid"
 
 
-def test_a_question_while_a_turn_waits_is_answered_with_the_plan_of_that_turn(place: Place) -> None:
+def test_a_query_while_a_turn_waits_is_answered_with_the_plan_of_that_turn(place: Place) -> None:
     """Bug: another process answered with the plan from before the turn."""
 
     def agent() -> Agent[Any, Any]:
@@ -219,8 +219,8 @@ def test_a_question_while_a_turn_waits_is_answered_with_the_plan_of_that_turn(pl
     asyncio.run(look())
 
 
-def test_a_wrong_argument_of_an_action_is_the_callers_mistake(memory: Place) -> None:
-    """Bug: a wrong argument was reported as a failure of the plugin."""
+def test_an_invalid_argument_of_an_action_is_the_callers_mistake(memory: Place) -> None:
+    """Bug: an invalid argument was reported as a failure of the plugin."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -1,4 +1,4 @@
-"""Redact: secrets out of records, streams and prompts."""
+"""Redact: removes secrets from records, streams and prompts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from standfast.testing.clock import FakeClock
 from standfast.testing.stored_bytes import stored_bytes
 from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
 
-# Written in halves: they are not secrets, but look like some to a tool that scans this repository.
+# Written in halves: they are not secrets, but a scanner of this repository would take them for some.
 OPENAI = "sk-" + "proj-Ab12Cd34Ef56Gh78Ij90"
 AWS = "AKIA" + "ABCDEFGHIJKLMNOP"
 GITHUB = "ghp_" + "a1B2" * 9
@@ -44,7 +44,7 @@ FINDER = SecretFinder(DEFAULT_PATTERNS, (PASSWORD,), GONE)
 
 
 class Vault:
-    """Tools that return secrets, and log their arguments."""
+    """Tools that return secrets and log their arguments."""
 
     def __init__(self, value: Json = None) -> None:
         self.value = value
@@ -53,13 +53,13 @@ class Vault:
     def tools(self) -> list[Any]:
         @tool(side_effect="read")
         def reveal(key: str = "") -> Any:
-            """Give a secret away."""
+            """Return a secret."""
             self.given.append(key)
             return self.value
 
         @tool(side_effect="read")
         def fail() -> str:
-            """Give a secret away in an error."""
+            """Raise an error that contains a secret."""
             raise ToolError("REFUSED", f"the key {OPENAI} is wrong", hint=f"not {AWS}")
 
         return [reveal, fail]
@@ -83,11 +83,11 @@ async def revealed(place: Place, value: Json, **options: Any) -> Json:
         return message.value
 
 
-# What is found
+# Detection
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_common_keys_are_found_wherever_they_stand(key: str) -> None:
+def test_common_keys_are_found_anywhere_in_a_text(key: str) -> None:
     """Seed: common keys are found by their form."""
     for before, after in [("", ""), ("key=", "\n"), ("“", "”"), ("密钥", "。"), ("_", " x"), ("(", ")")]:
         assert FINDER.clean_text(before + key + after) == before + GONE + after
@@ -107,39 +107,39 @@ def test_common_keys_are_found_wherever_they_stand(key: str) -> None:
         "",
     ],
 )
-def test_ordinary_words_are_left_alone(text: str) -> None:
-    """Ours: a plugin that redacts too much would be switched off."""
+def test_ordinary_words_are_not_redacted(text: str) -> None:
+    """Ours: users would switch off a plugin that redacts too much."""
     assert FINDER.clean_text(text) == text
 
 
-def test_a_private_key_without_its_end_is_found_and_the_rest_is_not_lost() -> None:
+def test_a_private_key_without_its_end_is_found_and_the_text_after_it_is_kept() -> None:
     """Ours: a key in truncated output is often incomplete."""
     cut = PEM[:45]
     assert FINDER.clean_text(f"a {cut}") == f"a {GONE}"
     assert FINDER.clean_text(f"a {cut}\n(and so on), {OPENAI}") == f"a {GONE}(and so on), {GONE}"
 
 
-def test_an_exact_secret_is_found_as_json_writes_it() -> None:
+def test_an_exact_secret_is_found_in_its_json_encoding() -> None:
     """Ours: a secret inside a JSON text is escaped."""
     assert FINDER.clean_text(f"{PASSWORD} {json.dumps(PASSWORD)}") == f'{GONE} "{GONE}"'
 
 
-def test_secrets_that_overlap_leave_nothing_of_either() -> None:
+def test_overlapping_secrets_are_both_removed_completely() -> None:
     """Ours: replacing one secret must not reveal a part of the other."""
     finder = SecretFinder((), ("abcd", "abcdefgh", "ghijkl", "mnop"), "*")
     assert finder.clean_text("abcdefgh abcd abcdefghijklmnop") == "* * **"
     assert FINDER.clean_text(f"{OPENAI}{BEARER}!") == f"{GONE}!"
 
 
-def test_a_replacement_is_taken_as_it_is() -> None:
+def test_a_replacement_is_inserted_literally() -> None:
     r"""Ours: a `\1` in the replacement is not a group reference."""
     assert SecretFinder((), ("abcd",), r"\1\g<0>").clean_text("abcd") == r"\1\g<0>"
 
 
-# Results of calls
+# Tool results
 
 
-def test_results_are_cleaned_however_they_are_nested(place: Place) -> None:
+def test_results_are_cleaned_at_any_nesting(place: Place) -> None:
     """Seed: values are cleaned recursively, including keys."""
     value = {
         "a": [1, None, True, 2.5, f"x {OPENAI} y", {"deep": [[AWS]]}],
@@ -156,7 +156,7 @@ def test_results_are_cleaned_however_they_are_nested(place: Place) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 0, "", [], {}, "nothing here", {"a": [1, "b"]}])
-def test_results_without_secrets_are_left_alone(memory: Place, value: Json) -> None:
+def test_results_without_secrets_are_unchanged(memory: Place, value: Json) -> None:
     """Ours: no event reports a replacement that did not happen."""
     assert asyncio.run(revealed(memory, value)) == value
 
@@ -168,7 +168,7 @@ def test_a_long_result_is_cleaned(memory: Place) -> None:
     assert found == f"{GONE} {middle}{GONE}"
 
 
-def test_a_deep_result_is_cleaned(memory: Place) -> None:
+def test_a_deeply_nested_result_is_cleaned(memory: Place) -> None:
     """Ours: values are cleaned at any depth that results may have."""
     value: Json = OPENAI
     expected: Json = GONE
@@ -178,7 +178,7 @@ def test_a_deep_result_is_cleaned(memory: Place) -> None:
 
 
 def test_errors_are_cleaned_in_result_and_record(place: Place) -> None:
-    """Seed: error messages are cleaned, too."""
+    """Seed: error messages are cleaned too."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -193,8 +193,8 @@ def test_errors_are_cleaned_in_result_and_record(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_other_plugins_keep_of_a_long_result_is_clean(place: Place) -> None:
-    """Ours: in whatever order the plugins are given, both take effect, for a result and for an error."""
+def test_the_full_output_that_other_plugins_keep_is_cleaned(place: Place) -> None:
+    """Ours: both plugins take effect in any order, for a result and for an error."""
 
     class Loud(Plugin):
         @hook
@@ -223,7 +223,7 @@ def test_what_other_plugins_keep_of_a_long_result_is_clean(place: Place) -> None
     asyncio.run(main())
 
 
-# Replies of the model
+# The model's replies
 
 
 def test_replies_and_arguments_are_cleaned(place: Place) -> None:
@@ -243,7 +243,7 @@ def test_replies_and_arguments_are_cleaned(place: Place) -> None:
             session = await runtime.session("s", agent=agent)
             result = await session.turn("go")
             assert result.output == f"it is {GONE}!"
-            assert sorted(vault.given) == sorted([f"-{GONE}-", GONE, "b"])  # they ran at once
+            assert sorted(vault.given) == sorted([f"-{GONE}-", GONE, "b"])  # the calls ran concurrently
             (asked,) = [
                 one for one in result.messages if isinstance(one, AssistantMessage) and one.tool_calls
             ]
@@ -253,7 +253,7 @@ def test_replies_and_arguments_are_cleaned(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_thought_with_a_secret_is_kept_in_clean_words_and_not_sent_back(memory: Place) -> None:
+def test_reasoning_that_contains_a_secret_is_kept_cleaned_and_not_sent_back(memory: Place) -> None:
     """Ours: signed reasoning cannot be modified, so it is dropped."""
     thoughts = (
         Reasoning(origin="o", text="nothing secret", opaque={"signature": "s"}),
@@ -297,7 +297,7 @@ def test_a_stream_shows_the_whole_reply_without_its_secrets(memory: Place) -> No
 
 
 def test_ordinary_text_is_streamed_word_by_word(memory: Place) -> None:
-    """Ours: text that cannot begin a secret is streamed at once, in any script."""
+    """Ours: text that cannot begin a secret is streamed immediately, in any script."""
 
     async def main() -> None:
         for text, least in (("one two three four five six", 6), ("一二三四五六七八九十", 10)):
@@ -310,8 +310,8 @@ def test_ordinary_text_is_streamed_word_by_word(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_a_failed_attempt_held_back_is_not_shown_in_the_next(memory: Place) -> None:
-    """Ours: the text of a failed attempt is discarded, including what was held back."""
+def test_text_held_back_by_a_failed_attempt_is_not_shown_in_the_next(memory: Place) -> None:
+    """Ours: the text of a failed attempt is discarded, including text that was held back."""
 
     async def main() -> None:
         attempts = 0
@@ -333,7 +333,7 @@ def test_what_a_failed_attempt_held_back_is_not_shown_in_the_next(memory: Place)
     asyncio.run(main())
 
 
-def test_patterns_of_ones_own_are_streamed_line_by_line(memory: Place) -> None:
+def test_with_custom_patterns_text_is_streamed_line_by_line(memory: Place) -> None:
     """Ours: the plugin cannot know where an unknown pattern might begin."""
 
     async def main() -> None:
@@ -370,7 +370,7 @@ PIECES = st.sampled_from(
 
 @settings(deadline=None, max_examples=3 * settings.default.max_examples)
 @given(st.lists(PIECES, max_size=8), st.lists(st.integers(1, 30), min_size=1, max_size=20))
-def test_no_way_to_cut_a_reply_shows_a_secret(pieces: list[str], sizes: list[int]) -> None:
+def test_no_chunking_of_a_reply_reveals_a_secret(pieces: list[str], sizes: list[int]) -> None:
     """Ours: for any chunking, the streamed text equals the cleaned reply."""
     text = "".join(pieces)
     shown, held, start, turn = "", "", 0, 0
@@ -384,18 +384,18 @@ def test_no_way_to_cut_a_reply_shows_a_secret(pieces: list[str], sizes: list[int
     assert shown == FINDER.clean_text(text)
 
 
-def test_a_word_that_is_longer_than_any_key_is_shown_as_it_comes() -> None:
+def test_a_word_longer_than_any_key_is_streamed_as_it_arrives() -> None:
     """Ours: a long encoded text is not held back, and a key inside it is not shown."""
     text = "x" * 9_000
     assert FINDER.safe_length(text) == 9_000 - 4_096
     assert FINDER.safe_length(f"{text}/{OPENAI * 200}") == 9_001
 
 
-# What the model is shown
+# The model's view
 
 
-def test_the_model_reads_a_users_secret_cleaned_and_the_session_keeps_it(place: Place) -> None:
-    """Seed: the user's own message is what the user typed; the view of the model is clean."""
+def test_the_model_reads_a_users_secret_redacted_and_the_session_keeps_it(place: Place) -> None:
+    """Seed: the stored user message is what the user typed; the model's view is clean."""
 
     async def main() -> None:
         model = StagedModel(ScriptedModel(["one", "two", "three"]).stream)
@@ -410,7 +410,7 @@ def test_the_model_reads_a_users_secret_cleaned_and_the_session_keeps_it(place: 
     asyncio.run(main())
 
 
-def test_what_was_said_before_the_plugin_came_is_cleaned_on_its_way_to_the_model(place: Place) -> None:
+def test_history_older_than_the_plugin_is_cleaned_on_its_way_to_the_model(place: Place) -> None:
     """Ours: a session may be older than its plugin."""
 
     async def main() -> None:
@@ -429,7 +429,7 @@ def test_what_was_said_before_the_plugin_came_is_cleaned_on_its_way_to_the_model
     asyncio.run(main())
 
 
-def test_what_other_plugins_put_into_the_view_is_cleaned(memory: Place) -> None:
+def test_content_that_other_plugins_add_to_the_view_is_cleaned(memory: Place) -> None:
     """Ours: this holds for any order of the plugins."""
 
     class Helpful(Plugin):
@@ -446,7 +446,7 @@ def test_what_other_plugins_put_into_the_view_is_cleaned(memory: Place) -> None:
     asyncio.run(main())
 
 
-# What is stored
+# Storage
 
 
 def test_no_byte_of_a_secret_reaches_the_disk(tmp_path: Path, clock: FakeClock) -> None:
@@ -478,7 +478,7 @@ def test_no_byte_of_a_secret_reaches_the_disk(tmp_path: Path, clock: FakeClock) 
     on_disk()
 
 
-def test_a_session_opened_with_secrets_of_its_own_keeps_them(place: Place) -> None:
+def test_a_session_opened_with_its_own_secrets_keeps_them(place: Place) -> None:
     """Ours: secrets can be given with a session as well as with an agent."""
 
     async def main() -> None:
@@ -507,8 +507,8 @@ def test_a_session_opened_with_secrets_of_its_own_keeps_them(place: Place) -> No
         {"replacement": None},
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    """Ours: invalid options raise when the agent is created or the session is opened."""
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
+    """Ours: invalid options raise an error when the agent is created or the session is opened."""
     with pytest.raises(InvalidArgument):
         Redact(**options)
     with pytest.raises(InvalidArgument):

@@ -1,4 +1,4 @@
-"""Rolling history: the messages that the model is shown when the window fills."""
+"""Rolling history: the messages that the model is shown as the window fills."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ NOW: list[Message] = [UserMessage(content="now")]
 NOTE = "[3.9 KB of output of search() left out]"
 
 
-def test_nothing_is_touched_while_there_is_room() -> None:
+def test_the_view_is_unchanged_while_there_is_room() -> None:
     """Ours: the hook returns the same list object, so no view is journaled."""
     messages = talk(1) + talk(2) + NOW
     assert shown(RollingHistory(), messages) is messages
     assert shown(RollingHistory(), NOW) is NOW
 
 
-def test_old_output_goes_first_and_leaves_a_note() -> None:
-    """Seed: drops old tool output from the view as the window fills."""
+def test_old_output_is_dropped_first_and_leaves_a_note() -> None:
+    """Seed: the plugin drops old tool output from the view as the window fills."""
     messages = talk(1) + talk(2) + talk(3) + NOW
     found = shown(RollingHistory(window_tokens=4_000, keep_turns=1, fill=0.7), messages)
     assert values(found) == [NOTE, "y" * 4_000, "y" * 4_000]
@@ -79,7 +79,7 @@ def test_old_output_goes_first_and_leaves_a_note() -> None:
     assert found[3:] == messages[3:]
 
 
-def test_a_result_without_its_content_still_belongs_to_its_call() -> None:
+def test_a_shortened_result_still_belongs_to_its_call() -> None:
     """Ours: providers refuse a call without a result."""
     messages = talk(1, {"rows": [1] * 3_000}, shown="z" * 9_000) + NOW
     found = shown(RollingHistory(window_tokens=1_000, keep_turns=0), messages)
@@ -88,7 +88,7 @@ def test_a_result_without_its_content_still_belongs_to_its_call() -> None:
     assert (new.value, new.shown) == ("[8.8 KB of output of search() left out]", None)
 
 
-def test_a_long_error_stays_an_error() -> None:
+def test_a_long_error_remains_an_error() -> None:
     """Ours: the model must not read a failure as a result."""
     error = ErrorObject(code="TOOL_ERROR", message="e" * 9_000, hint="try b")
     found = shown(RollingHistory(window_tokens=1_000, keep_turns=0), talk(1, None, error=error) + NOW)
@@ -98,15 +98,15 @@ def test_a_long_error_stays_an_error() -> None:
     )
 
 
-def test_where_the_whole_is_kept_the_note_names_it() -> None:
+def test_the_note_names_the_attachment_that_holds_the_full_output() -> None:
     """Ours: the model can read a hidden result again by the attachment's name."""
     part = AttachmentPart(digest="ab" * 32, media_type="text/plain", size=9)
     found = shown(RollingHistory(window_tokens=1_000, keep_turns=0), talk(1, attachments=(part,)) + NOW)
     assert values(found) == [f"{NOTE[:-1]}; the whole is attachment abababababab]"]
 
 
-def test_old_attachments_become_words() -> None:
-    """Seed: drops old images from the view as the window fills."""
+def test_old_attachments_are_replaced_by_text() -> None:
+    """Seed: the plugin drops old images from the view as the window fills."""
     photo = AttachmentPart(digest="d" * 64, media_type="image/png", size=2_048, name="cat.png")
     old = UserMessage(content=(TextPart(text="look"), photo))
     new = UserMessage(content=(photo,))
@@ -119,14 +119,14 @@ def test_old_attachments_become_words() -> None:
     assert found[2] is new
 
 
-def test_short_output_is_not_worth_a_note() -> None:
+def test_short_output_is_not_replaced_by_a_note() -> None:
     """Ours: a note longer than the text it replaces saves nothing."""
     messages = talk(1, "ok") + talk(2) + NOW
     found = shown(RollingHistory(window_tokens=1_100, keep_turns=0), messages)
     assert values(found) == ["ok", NOTE]
 
 
-def test_whole_turns_go_when_notes_are_not_enough() -> None:
+def test_whole_turns_are_dropped_when_notes_are_not_enough() -> None:
     """Seed: turns are dropped as a whole."""
     old: list[Message] = [
         message
@@ -138,21 +138,21 @@ def test_whole_turns_go_when_notes_are_not_enough() -> None:
     assert [text[0] for text in said(found)] == ["4", "5", "n"]
 
 
-def test_the_last_turns_stay_however_long_they_are() -> None:
+def test_the_last_turns_are_kept_however_long_they_are() -> None:
     """Seed: the last turns are never shortened."""
     messages = talk(1, "a" * 90_000) + talk(2, "b" * 90_000) + talk(3, "c" * 90_000) + NOW
     found = shown(RollingHistory(window_tokens=1_000, keep_turns=2), messages)
     assert found == messages[4:]
 
 
-def test_one_giant_message_alone_is_left_as_it_is() -> None:
+def test_a_single_giant_message_is_unchanged() -> None:
     """Ours: there is nothing else that could be left out."""
     giant: list[Message] = [UserMessage(content="g" * 1_000_000)]
     assert shown(RollingHistory(window_tokens=10), giant) == giant
     assert shown(RollingHistory(window_tokens=10), giant, overflowed=True) == giant
 
 
-def test_after_an_overflow_nothing_but_this_turn_is_sacred() -> None:
+def test_after_an_overflow_only_the_current_turn_is_kept_complete() -> None:
     """Seed: after an overflow the plugin drops more, but never from the current turn."""
     messages = talk(1) + talk(2) + talk(3) + NOW
     plugin = RollingHistory(keep_turns=4)
@@ -165,16 +165,16 @@ def test_after_an_overflow_nothing_but_this_turn_is_sacred() -> None:
     assert values(found) == [NOTE]
 
 
-def test_history_that_begins_in_the_middle_is_handled() -> None:
-    """Ours: the seed of a frame need not begin with a user's message."""
+def test_a_history_that_begins_mid_turn_is_handled() -> None:
+    """Ours: the seed of a frame need not begin with a user message."""
     messages = [*talk(1)[1:], *talk(2), *NOW]
     found = shown(RollingHistory(window_tokens=500, keep_turns=0, fill=0.5), messages)
     assert answered(found) == found
     assert said(found)[-1] == "now"
 
 
-def test_what_a_provider_counted_beyond_the_estimate_counts() -> None:
-    """Ours: four characters a token is wrong for a long system prompt and for other scripts."""
+def test_tokens_that_the_provider_counted_beyond_the_estimate_count() -> None:
+    """Ours: four characters per token is wrong for a long system prompt and for other scripts."""
     charged = AssistantMessage(text="end", usage=Usage(input=50, cache_read=7_000, output=5))
     messages = [*talk(1)[:3], charged, *NOW]
     plugin = RollingHistory(window_tokens=10_000, keep_turns=0, fill=0.7)
@@ -218,8 +218,8 @@ def test_the_same_messages_give_the_same_view() -> None:
         {"fill": "half"},
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    """Ours: invalid options raise when the agent is created or the session is opened."""
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
+    """Ours: invalid options raise an error when the agent is created or the session is opened."""
     with pytest.raises(InvalidArgument, match="rolling-history"):
         RollingHistory(**options)
     with pytest.raises(InvalidArgument, match="rolling-history"):
@@ -229,7 +229,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
 # In a session
 
 
-def test_a_session_keeps_what_the_model_is_no_longer_shown(place: Place) -> None:
+def test_a_session_keeps_the_messages_that_the_model_no_longer_sees(place: Place) -> None:
     """Seed: the plugin changes the model's view, not the stored history."""
 
     async def main() -> None:
@@ -257,7 +257,7 @@ def test_a_session_keeps_what_the_model_is_no_longer_shown(place: Place) -> None
     asyncio.run(main())
 
 
-def test_an_image_is_shown_at_first_and_left_out_later(memory: Place) -> None:
+def test_an_image_is_shown_at_first_and_dropped_later(memory: Place) -> None:
     """Seed: old images are dropped from the view."""
 
     async def main() -> None:
@@ -274,7 +274,7 @@ def test_an_image_is_shown_at_first_and_left_out_later(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_call_that_did_not_fit_is_made_again_with_less(place: Place) -> None:
+def test_a_call_that_overflowed_is_repeated_with_a_smaller_view(place: Place) -> None:
     """Seed: an overflow is answered by a smaller view, once."""
 
     async def main() -> None:

@@ -82,11 +82,11 @@ def told(request: ModelRequest) -> str:
     return ", ".join(one["status"] for one in values(request, "wait")[-1])
 
 
-# Working beside each other
+# Concurrency
 
 
-def test_subagents_work_at_once_and_do_not_hold_their_parent_up(memory: Place) -> None:
-    """Seed: spawn_agent returns at once, and subagents run concurrently."""
+def test_subagents_run_concurrently_and_do_not_block_their_parent(memory: Place) -> None:
+    """Seed: spawn_agent returns immediately, and subagents run concurrently."""
     met: list[str] = []
     both = asyncio.Event()
 
@@ -100,14 +100,14 @@ def test_subagents_work_at_once_and_do_not_hold_their_parent_up(memory: Place) -
 
         return arrive
 
-    def go_on(request: ModelRequest) -> Any:
+    def wait_for_both(request: ModelRequest) -> Any:
         assert len(spawned(request)) == 2
         met.append("lead")
         both.set() if len(met) == 3 else None
         return wait_all(request)
 
     cast = Cast(
-        Lead=[calls(spawn("A.", agent="worker"), spawn("B.", agent="worker")), go_on, told],
+        Lead=[calls(spawn("A.", agent="worker"), spawn("B.", agent="worker")), wait_for_both, told],
         **{"A.": [meet("A")], "B.": [meet("B")]},
     )
 
@@ -120,7 +120,7 @@ def test_subagents_work_at_once_and_do_not_hold_their_parent_up(memory: Place) -
     assert sorted(met) == ["A", "B", "lead"]
 
 
-def test_a_subagent_is_like_its_parent_unless_another_agent_is_named(memory: Place) -> None:
+def test_a_subagent_uses_its_parents_agent_unless_another_is_named(memory: Place) -> None:
     """Seed: the child's agent is the parent's own, or one of `agents` by name."""
     cast = Cast(
         Lead=[calls(spawn("Twin."), spawn("Other.", agent="worker")), wait_all, told],
@@ -141,7 +141,7 @@ def test_a_subagent_is_like_its_parent_unless_another_agent_is_named(memory: Pla
     assert cast.tools_of("Other.") == ["look", "pay"]
 
 
-def test_a_subagent_sees_nothing_of_the_conversation(memory: Place) -> None:
+def test_a_subagent_does_not_see_the_parents_conversation(memory: Place) -> None:
     """Ours: a subagent starts with its task and without the parent's history."""
     cast = Cast(Lead=[calls(spawn("Twin. Dig here.")), wait_all, told], **{"Twin.": ["dug"]})
     play(memory, team(cast), lambda runtime, session: session.turn("Lead this. The code is 4711."))
@@ -152,7 +152,7 @@ def test_a_subagent_sees_nothing_of_the_conversation(memory: Place) -> None:
     assert "delegate parts of the work" in cast.requests["Lead"][0].instructions
 
 
-def test_the_four_ends_of_subagents_are_distinguished(memory: Place) -> None:
+def test_the_four_outcomes_of_subagents_are_distinguished(memory: Place) -> None:
     """Seed: one fails, one is cancelled, one waits for an approval, one succeeds."""
     never = asyncio.Event()
 
@@ -210,7 +210,7 @@ def values_of(messages: list[Any], name: str) -> list[Any]:
     return [one.value for one in messages if getattr(one, "name", None) == name and one.error is None]
 
 
-def test_a_wait_that_is_over_in_time_says_who_still_works(memory: Place) -> None:
+def test_a_wait_that_times_out_reports_the_subagents_still_running(memory: Place) -> None:
     """Seed: wait returns when its time is over."""
     go = asyncio.Event()
     cast = Cast(
@@ -229,7 +229,7 @@ def test_a_wait_that_is_over_in_time_says_who_still_works(memory: Place) -> None
     play(memory, team(cast), act)
 
 
-def test_a_wait_can_go_on_for_those_that_wait_for_a_person(memory: Place) -> None:
+def test_a_wait_can_include_subagents_that_wait_for_a_person(memory: Place) -> None:
     """Ours: a parent that needs the answer can wait for it in one call."""
     cast = Cast(
         Lead=[
@@ -254,7 +254,7 @@ def test_a_wait_can_go_on_for_those_that_wait_for_a_person(memory: Place) -> Non
 # Typed results
 
 
-def test_an_answer_that_does_not_fit_is_asked_for_again_and_becomes_a_value(memory: Place) -> None:
+def test_an_answer_that_does_not_match_the_schema_is_requested_again(memory: Place) -> None:
     """Seed: results are typed; a subagent with the plugin reads what is wrong with its answer."""
     cast = Cast(
         Lead=[calls(spawn("Counter. Count.", output_schema=COUNT)), wait_all, told],
@@ -270,7 +270,7 @@ def test_an_answer_that_does_not_fit_is_asked_for_again_and_becomes_a_value(memo
     assert "JSON Schema" in text_of(cast.requests["Counter."][0].messages[0].content)
 
 
-def test_an_agent_without_the_plugin_is_held_to_the_schema_too(memory: Place) -> None:
+def test_the_schema_applies_to_an_agent_without_the_plugin_too(memory: Place) -> None:
     """Ours: the parent never accepts an invalid value."""
     cast = Cast(
         Lead=[calls(spawn("Counter.", agent="worker", output_schema=COUNT)), wait_all, told],
@@ -285,7 +285,7 @@ def test_an_agent_without_the_plugin_is_held_to_the_schema_too(memory: Place) ->
     play(memory, team(cast), act)
 
 
-def test_a_typed_agent_answers_with_its_type(memory: Place) -> None:
+def test_a_typed_agents_answer_has_its_output_type(memory: Place) -> None:
     """Ours: the value of `output_type` is the report's value."""
     cast = Cast(Lead=[calls(spawn("Counter.", agent="typed")), wait_all, told], **{"Counter.": ["[1, 2]"]})
     lead = Agent(cast, name="lead", plugins=[Subagents(agents=["typed"])])
@@ -313,11 +313,11 @@ def test_an_invalid_schema_is_refused_before_a_subagent_starts(memory: Place, sc
     play(memory, team(cast), act)
 
 
-# What a subagent may do
+# Permissions
 
 
 def test_a_subagent_never_has_a_tool_that_its_parent_lacks(memory: Place) -> None:
-    """Seed: tool access never wider than the parent's, for a subagent that no agent declared."""
+    """Seed: tool access is never wider than the parent's, for a subagent that no agent declared."""
     cast = Cast(
         Lead=[calls(spawn("Twin.", tools=["look", "spawn_agent"])), wait_all, told],
         **{"Twin.": [calls(spawn("Below.")), "fine"], "Below.": ["fine"]},
@@ -326,8 +326,8 @@ def test_a_subagent_never_has_a_tool_that_its_parent_lacks(memory: Place) -> Non
     assert cast.tools_of("Below.") == ["look", "spawn_agent"]
 
 
-def test_asking_for_a_tool_that_one_lacks_is_refused(memory: Place) -> None:
-    """Seed: a child asking for a tool the parent lacks does not get it."""
+def test_requesting_a_tool_that_the_parent_lacks_is_refused(memory: Place) -> None:
+    """Seed: a child that requests a tool the parent lacks does not get it."""
     cast = Cast(Lead=[calls(spawn("Twin.", tools=["look", "peek"])), "so be it"])
 
     async def act(runtime: Runtime, session: Any) -> None:
@@ -341,14 +341,14 @@ def test_asking_for_a_tool_that_one_lacks_is_refused(memory: Place) -> None:
 
 
 @pytest.mark.parametrize(("given", "had"), [(["look"], ["look"]), ([], [])])
-def test_a_subagent_can_be_given_less(memory: Place, given: list[str], had: list[str]) -> None:
+def test_a_subagent_can_be_given_fewer_tools(memory: Place, given: list[str], had: list[str]) -> None:
     """Ours: `tools=[...]` is exclusive, and an empty list means no tools."""
     cast = Cast(Lead=[calls(spawn("Twin.", tools=given)), wait_all, told], **{"Twin.": ["fine"]})
     play(memory, team(cast), lambda runtime, session: session.turn("Lead this."))
     assert cast.tools_of("Twin.") == had
 
 
-def test_what_was_taken_from_the_parent_is_taken_from_its_subagents(memory: Place) -> None:
+def test_a_tool_that_is_off_for_the_parent_is_off_for_its_subagents(memory: Place) -> None:
     """Ours: a subagent like its parent cannot use a tool that is off in the parent's session."""
     cast = Cast(Lead=[calls(spawn("Twin.")), wait_all, told], **{"Twin.": ["fine"]})
 
@@ -360,7 +360,7 @@ def test_what_was_taken_from_the_parent_is_taken_from_its_subagents(memory: Plac
     assert cast.tools_of("Twin.") == sorted([*SUBAGENT_TOOLS, "look"])
 
 
-def test_at_the_deepest_level_there_are_no_subagents(memory: Place) -> None:
+def test_an_agent_at_the_deepest_level_has_no_subagent_tools(memory: Place) -> None:
     """Seed: the depth of subagents is limited."""
     cast = Cast(
         Lead=[calls(spawn("Below.")), wait_all, told],
@@ -378,7 +378,7 @@ def test_at_the_deepest_level_there_are_no_subagents(memory: Place) -> None:
     assert "delegate parts of the work" not in cast.requests["Bottom."][0].instructions
 
 
-def test_no_more_subagents_work_at_a_time_than_are_allowed(memory: Place) -> None:
+def test_the_number_of_running_subagents_is_limited(memory: Place) -> None:
     """Ours: max_children counts running subagents; one that has ended makes room for another."""
     go = asyncio.Event()
 
@@ -406,7 +406,7 @@ def test_no_more_subagents_work_at_a_time_than_are_allowed(memory: Place) -> Non
 
 
 @pytest.mark.parametrize("name", ["unknown", "lead"])
-def test_an_agent_that_was_not_named_cannot_be_a_subagent(memory: Place, name: str) -> None:
+def test_an_undeclared_agent_cannot_be_a_subagent(memory: Place, name: str) -> None:
     """Ours: the model may choose only among the declared agents."""
     cast = Cast(Lead=[calls(spawn("X.", agent=name)), "so be it"])
 
@@ -418,7 +418,7 @@ def test_an_agent_that_was_not_named_cannot_be_a_subagent(memory: Place, name: s
     play(memory, team(cast), act)
 
 
-def test_an_agent_cannot_reach_subagents_that_are_not_its_own(memory: Place) -> None:
+def test_an_agent_cannot_reach_another_sessions_subagents(memory: Place) -> None:
     """Ours: the id of another session's subagent is unknown here."""
     cast = Cast(
         Lead=[calls(spawn("A.", agent="worker")), wait_all, told],
@@ -436,10 +436,8 @@ def test_an_agent_cannot_reach_subagents_that_are_not_its_own(memory: Place) -> 
     play(memory, team(cast), act)
 
 
-def test_a_turn_that_was_begun_before_a_crash_is_found_again(
-    memory: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ours: a parent that died between the start of the turn and its record can still find the turn."""
+def test_a_turn_started_before_a_crash_is_found_again(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: a parent that died between starting the turn and recording it can still find the turn."""
     monkeypatch.setattr("standfast.plugins.shipped.subagent_tools._BEGINNING_S", 0)
     cast = Cast(
         Lead=[calls(spawn("A. Go.", agent="worker"), spawn("Payer.", agent="worker")), wait_all, told],
@@ -456,10 +454,10 @@ def test_a_turn_that_was_begun_before_a_crash_is_found_again(
     play(memory, team(cast), act)
 
 
-# Talking to subagents
+# Messages to subagents
 
 
-def test_one_at_work_reads_what_it_is_sent_on_its_way(memory: Place) -> None:
+def test_a_running_subagent_receives_input(memory: Place) -> None:
     """Seed: input is injected into a running subagent."""
     go = asyncio.Event()
 
@@ -486,7 +484,7 @@ def test_one_at_work_reads_what_it_is_sent_on_its_way(memory: Place) -> None:
     assert heard == ["Slow.", "Hurry up."]
 
 
-def test_a_subagent_that_has_ended_resumes_with_the_input_it_is_sent(memory: Place) -> None:
+def test_an_ended_subagent_resumes_when_it_is_sent_input(memory: Place) -> None:
     """Seed: an idle child gets a follow-up turn with its history."""
 
     def send(request: ModelRequest) -> Any:
@@ -512,8 +510,8 @@ def test_a_subagent_that_has_ended_resumes_with_the_input_it_is_sent(memory: Pla
 # Ending
 
 
-def test_ending_one_leaves_the_others_alone(memory: Place) -> None:
-    """Seed: closing one subagent does not affect the others."""
+def test_closing_one_subagent_does_not_affect_the_others(memory: Place) -> None:
+    """Seed: closing one leaves the others running."""
     never, go = asyncio.Event(), asyncio.Event()
 
     def close_one(request: ModelRequest) -> Any:
@@ -537,7 +535,7 @@ def test_ending_one_leaves_the_others_alone(memory: Place) -> None:
     play(memory, team(cast), act)
 
 
-def test_closing_one_ends_those_below_it(memory: Place) -> None:
+def test_closing_a_subagent_closes_its_own_subagents(memory: Place) -> None:
     """Seed: close ends the child's subtree."""
     never, deep = asyncio.Event(), asyncio.Event()
 
@@ -565,7 +563,7 @@ def test_closing_one_ends_those_below_it(memory: Place) -> None:
     play(memory, team(cast), act)
 
 
-def test_a_turn_that_is_cancelled_takes_its_subagents_with_it(memory: Place) -> None:
+def test_cancelling_a_turn_cancels_its_subagents(memory: Place) -> None:
     """Ours: no caller is left to wait for them; their history and usage are kept."""
     never, began = asyncio.Event(), asyncio.Event()
 
@@ -595,7 +593,7 @@ def test_a_turn_that_is_cancelled_takes_its_subagents_with_it(memory: Place) -> 
     play(memory, team(cast), act)
 
 
-def test_a_turn_that_has_answered_leaves_its_subagents_working(memory: Place) -> None:
+def test_a_finished_turn_leaves_its_subagents_running(memory: Place) -> None:
     """Ours: the next turn of the session can wait for them."""
     go = asyncio.Event()
     cast = Cast(
@@ -614,7 +612,7 @@ def test_a_turn_that_has_answered_leaves_its_subagents_working(memory: Place) ->
     play(memory, team(cast), act)
 
 
-def test_a_subagent_that_ends_takes_its_own_with_it(memory: Place) -> None:
+def test_a_subagent_that_ends_cancels_its_own_subagents(memory: Place) -> None:
     """Ours: a subagent that has answered no longer waits for its own subagents."""
     never = asyncio.Event()
     cast = Cast(
@@ -631,7 +629,7 @@ def test_a_subagent_that_ends_takes_its_own_with_it(memory: Place) -> None:
     play(memory, team(cast), act)
 
 
-def test_one_that_waits_for_a_person_can_be_closed(memory: Place) -> None:
+def test_a_subagent_that_waits_for_a_person_can_be_closed(memory: Place) -> None:
     """Ours: a person can no longer decide the approval of a closed subagent."""
 
     def close_one(request: ModelRequest) -> Any:
@@ -686,7 +684,7 @@ def test_closing_the_runtime_leaves_subagents_to_the_next_runtime(tmp_path: Any)
 # Budgets and usage
 
 
-def test_what_all_have_used_adds_up(memory: Place) -> None:
+def test_the_usage_of_all_sessions_adds_up(memory: Place) -> None:
     """Seed: usage is rolled up; every model call is in one ledger."""
     cast = Cast(
         Lead=[calls(spawn("Below."), spawn("Twin.")), wait_all, told],
@@ -708,12 +706,12 @@ def test_what_all_have_used_adds_up(memory: Place) -> None:
 
 
 def digging(request: ModelRequest) -> Any:
-    """Call `look` again and again, without end."""
+    """Call `look` repeatedly, without end."""
     return calls(("look", {"what": str(len(request.messages))}))
 
 
 async def digging_slowly(request: ModelRequest) -> Any:
-    """Call `look` without end, with a pause: models are slower than the code that counts tokens."""
+    """Call `look` without end, with a pause, as models are slower than the code that counts tokens."""
     for _ in range(50):
         await asyncio.sleep(0)
     return digging(request)
@@ -724,8 +722,8 @@ async def report_of_one(session: Any) -> Any:
     return report
 
 
-def test_a_subagent_is_ended_when_nothing_is_left_for_it(memory: Place) -> None:
-    """Seed: the budget is shared: of five calls the parent makes one, and needs two more."""
+def test_a_subagent_is_stopped_when_the_budget_is_exhausted(memory: Place) -> None:
+    """Seed: the budget is shared; of five calls the parent makes one and needs two more."""
     cast = Cast(Lead=[calls(spawn("Digger.", agent="worker")), wait_all, told], **{"Digger.": [digging]})
 
     async def act(runtime: Runtime, session: Any) -> None:
@@ -743,8 +741,8 @@ def test_a_subagent_is_ended_when_nothing_is_left_for_it(memory: Place) -> None:
     assert "the turn and its subagents made 4 model calls, the limit is 5" in last
 
 
-def test_subagents_that_use_up_everything_together_are_ended(memory: Place) -> None:
-    """Seed: each subagent may use all that is left, and together they may not exceed it."""
+def test_subagents_that_exhaust_the_budget_together_are_stopped(memory: Place) -> None:
+    """Seed: each subagent may use all that is left, but together they may not exceed it."""
     cast = Cast(
         Lead=[calls(spawn("A.", agent="worker"), spawn("B.", agent="worker")), wait_all, told],
         **{"A.": [digging_slowly], "B.": [digging_slowly]},
@@ -761,7 +759,7 @@ def test_subagents_that_use_up_everything_together_are_ended(memory: Place) -> N
     assert sum(made.values()) <= 12
 
 
-def test_a_subagent_begins_with_no_more_than_is_left(memory: Place) -> None:
+def test_a_subagent_starts_with_at_most_the_remaining_budget(memory: Place) -> None:
     """Seed: the remaining budget limits the subagent's own turn, wherever it runs."""
     cast = Cast(Lead=[calls(spawn("Digger.", agent="worker")), "I do not wait."], **{"Digger.": [digging]})
 
@@ -779,7 +777,7 @@ def test_a_subagent_begins_with_no_more_than_is_left(memory: Place) -> None:
     play(memory, team(cast, limits=UsageLimits(max_calls=5)), act)
 
 
-def test_a_parent_that_does_not_stop_is_stopped(memory: Place) -> None:
+def test_a_parent_that_exceeds_the_budget_is_stopped(memory: Place) -> None:
     """Ours: subagents' usage counts against the turn, which ends after one more step."""
     cast = Cast(
         Lead=[calls(spawn("A.", agent="worker")), wait_all, digging],
@@ -796,8 +794,8 @@ def test_a_parent_that_does_not_stop_is_stopped(memory: Place) -> None:
     assert len(cast.requests["Lead"]) == 3
 
 
-def test_no_subagent_begins_when_nothing_is_left(memory: Place) -> None:
-    """Ours: the model learns which limit was reached."""
+def test_no_subagent_starts_when_the_budget_is_exhausted(memory: Place) -> None:
+    """Ours: the error tells the model which limit was reached."""
     cast = Cast(
         Lead=[calls(spawn("A.", agent="worker")), wait_all, calls(spawn("B.", agent="worker")), "enough"],
         **{"A.": ["a"], "B.": ["b"]},
@@ -812,7 +810,7 @@ def test_no_subagent_begins_when_nothing_is_left(memory: Place) -> None:
     assert "B." not in cast.requests
 
 
-def test_those_below_share_the_same_budget(memory: Place) -> None:
+def test_nested_subagents_share_the_same_budget(memory: Place) -> None:
     """Seed: a subagent shares its budget with its own subagents."""
     cast = Cast(
         Lead=[calls(spawn("Below.")), wait_all, told],
@@ -829,7 +827,7 @@ def test_those_below_share_the_same_budget(memory: Place) -> None:
     assert sum(len(asked) for asked in cast.requests.values()) <= 10
 
 
-def test_an_agent_keeps_its_own_limits(memory: Place) -> None:
+def test_a_subagent_keeps_its_own_limits(memory: Place) -> None:
     """Ours: sharing a budget narrows an agent's limits and never widens them."""
     cast = Cast(Lead=[calls(spawn("Digger.", agent="worker")), wait_all, told], **{"Digger.": [digging]})
     worker = Agent(cast, name="worker", tools=[look], limits=UsageLimits(max_calls=2))
@@ -850,7 +848,7 @@ def test_an_agent_keeps_its_own_limits(memory: Place) -> None:
     assert len(cast.requests["Digger."]) == 2
 
 
-def test_a_budget_that_is_not_shared_is_each_ones_own(memory: Place) -> None:
+def test_an_unshared_budget_does_not_limit_subagents(memory: Place) -> None:
     """Ours: with share_budget=False, subagents have only their agents' limits."""
     cast = Cast(
         Lead=[calls(spawn("A.", agent="worker")), wait_all, told],
@@ -863,7 +861,7 @@ def test_a_budget_that_is_not_shared_is_each_ones_own(memory: Place) -> None:
     play(memory, team(cast, limits=UsageLimits(max_calls=4), share_budget=False), act)
 
 
-def test_the_next_turn_has_its_whole_budget_again(memory: Place) -> None:
+def test_the_next_turn_has_its_full_budget_again(memory: Place) -> None:
     """Ours: limits apply per turn; usage delegated by earlier turns does not count."""
     cast = Cast(
         Lead=[
@@ -884,11 +882,11 @@ def test_the_next_turn_has_its_whole_budget_again(memory: Place) -> None:
     play(memory, team(cast, limits=UsageLimits(max_calls=6)), act)
 
 
-# From code
+# In code
 
 
 @pytest.mark.slow
-def test_code_uses_the_same_tools(memory: Place) -> None:
+def test_code_can_use_the_same_tools(memory: Place) -> None:
     """Seed: the tools work in the standard and in the code protocol."""
     cell = (
         "```python\n"
@@ -916,8 +914,8 @@ def test_code_uses_the_same_tools(memory: Place) -> None:
     "options",
     [{"max_depth": 0}, {"max_children": "8"}, {"agents": "worker"}, {"agents": [7]}, {"max_depth": True}],
 )
-def test_wrong_options_are_refused_when_the_plugin_is_made(options: dict[str, Any]) -> None:
-    """Ours: the developer who configures the plugin wrongly gets the error at once."""
+def test_invalid_options_are_refused_when_the_plugin_is_created(options: dict[str, Any]) -> None:
+    """Ours: a developer who misconfigures the plugin gets the error immediately."""
     with pytest.raises(InvalidArgument):
         Subagents(**options)
 
@@ -937,7 +935,7 @@ def test_options_can_be_given_when_a_session_is_opened(memory: Place) -> None:
     assert "worker, typed" in cast.requests["Lead"][0].instructions
 
 
-def test_the_plugin_is_found_by_its_name() -> None:
+def test_the_plugin_is_found_by_name() -> None:
     """Seed: shipped plugins have entry points."""
     from standfast.plugins import shipped
 

@@ -1,4 +1,4 @@
-"""Subagents outlive their process: after a SIGKILL at any point, all four reach the right state."""
+"""Subagents that outlive their process: after a SIGKILL at any point, all four reach the right state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Start = Callable[..., Any]
 
 
 class Stage:
-    """A directory in which the program runs, in one process after the other."""
+    """A directory in which the program runs, in one process after another."""
 
     def __init__(self, child: Start, home: Path) -> None:
         self._child = child
@@ -49,7 +49,7 @@ def stage(child: Start, tmp_path: Path) -> Stage:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for another process until the condition is true."""
+    """Wait until another process has made the condition true."""
     deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline
@@ -57,7 +57,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def check(stage: Stage, told: dict[str, Any]) -> None:
-    """Check everything that must hold at the end, whatever was killed on the way."""
+    """Check everything that must hold at the end, whatever was killed along the way."""
     good, bad, slow, payer = told["reports"]
     assert [one["status"] for one in told["reports"]] == ["finished", "failed", "cancelled", "finished"]
     assert (good["text"], payer["text"]) == ("all good", "paid")
@@ -90,8 +90,8 @@ def test_four_subagents_end_in_four_ways(stage: Stage) -> None:
     assert sum(stage.marks().values()) >= 4
 
 
-def test_a_process_that_dies_in_the_middle_of_subagents_turns(stage: Stage) -> None:
-    """Seed: kill -9 in between; all four end in the right state after recovery, usage adds up."""
+def test_subagents_recover_from_a_crash_during_their_turns(stage: Stage) -> None:
+    """Seed: after kill -9 and recovery, all four end in the right state, and usage adds up."""
     stage.gate.touch()
     first = stage.start()
     until(lambda: {"mark two", "mark three"} <= set(stage.marks()))
@@ -102,7 +102,7 @@ def test_a_process_that_dies_in_the_middle_of_subagents_turns(stage: Stage) -> N
     assert stage.marks() - before <= Counter(["mark four", "pay 7"])
 
 
-def test_a_process_that_dies_while_one_waits_for_a_person(stage: Stage) -> None:
+def test_subagents_recover_from_a_crash_while_one_waits_for_a_person(stage: Stage) -> None:
     """Seed: the approval is decided in another process, and the call happens there, once."""
     first = stage.start()
     assert json.loads(first.line()) == {"waits": "pay"}
@@ -113,7 +113,7 @@ def test_a_process_that_dies_while_one_waits_for_a_person(stage: Stage) -> None:
     assert stage.marks()["pay 7"] == 1
 
 
-def test_processes_that_die_one_after_the_other(stage: Stage) -> None:
+def test_subagents_recover_from_several_crashes_in_a_row(stage: Stage) -> None:
     """Ours: a recovered turn can be recovered again."""
     for crash_at in (40, 60, 25):
         stage.start("--decide", crash_at=crash_at).process.wait(timeout=60)
@@ -122,7 +122,7 @@ def test_processes_that_die_one_after_the_other(stage: Stage) -> None:
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("crash_at", range(5, 200, 13))
-def test_a_process_that_dies_anywhere(stage: Stage, crash_at: int) -> None:
-    """Seed: a crash before, inside and after each write, model call and effect; here a sample of these."""
+def test_subagents_recover_from_a_crash_at_any_point(stage: Stage, crash_at: int) -> None:
+    """Seed: a crash before, inside and after each write, model call and effect; this is a sample of them."""
     stage.start("--decide", crash_at=crash_at).process.wait(timeout=60)
     check(stage, stage.finish())

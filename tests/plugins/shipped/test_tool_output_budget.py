@@ -1,4 +1,4 @@
-"""Tool output budget: long results are shown by head and tail, and can be read back whole."""
+"""Tool output budget: of a long result the head and tail are shown, and the whole can be read back."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fetch(what: str) -> Any:
 
 @tool(side_effect="read")
 def fail(size: int) -> str:
-    """Fail at length."""
+    """Fail with a long message."""
     raise ToolError("OUT_OF_LUCK", "".join(f"reason {number}\n" for number in range(size)), hint="try b")
 
 
@@ -74,7 +74,7 @@ def budgeted(*replies: Any, **options: Any) -> Agent[Any, Any]:
 
 
 async def fetched(place: Place, what: str, **options: Any) -> tuple[ToolMessage, bytes]:
-    """Return the result of a call after the plugin, and the attachment that it kept."""
+    """Return the result of a call after the plugin has run, and the attachment it kept."""
     async with place.runtime() as runtime:
         agent = budgeted(asks(("fetch", {"what": what})), "end", **options)
         session = await runtime.session("s", agent=agent)
@@ -84,7 +84,7 @@ async def fetched(place: Place, what: str, **options: Any) -> tuple[ToolMessage,
 
 
 class Reader:
-    """A model that fetches something, and reads it back from where it was cut to its end."""
+    """A model that fetches a long result and reads it from the cut to its end."""
 
     def __init__(self, what: str) -> None:
         self.model_id = "reader:one"
@@ -112,7 +112,7 @@ class Reader:
 
     @property
     def whole(self) -> str:
-        """Return everything that was read, without the notes about it."""
+        """Return everything that was read, without the plugin's notes."""
         return "".join(one.split("\n", 1)[1] for one in self.read)
 
     async def close(self) -> None:
@@ -124,7 +124,7 @@ def asking(name: str, **arguments: Any) -> ReplyEnded:
 
 
 def noted(cut: str) -> tuple[str, int, str, int]:
-    """Return what the note in a cut result says: size, lines, name, first line."""
+    """Return the facts in the note of a cut result: size, lines, name, first line."""
     found = NOTE.search(cut)
     assert found is not None
     return found[1], int(found[2]), found[3], int(found[4])
@@ -134,18 +134,18 @@ def name_of(text: str) -> str:
     return digest_bytes(text.encode())[:12]
 
 
-# What is shown
+# Display
 
 
 @pytest.mark.parametrize("what", ["short", "nothing", "number", "empty"])
-def test_a_short_result_is_left_alone(memory: Place, what: str) -> None:
+def test_a_short_result_is_unchanged(memory: Place, what: str) -> None:
     """Ours: a value that fits keeps its type."""
     message, kept = asyncio.run(fetched(memory, what))
     assert (message.value, message.attachments, kept) == (OUTPUTS[what], (), b"")
 
 
-def test_a_long_result_is_shown_by_head_and_tail_and_kept_whole(place: Place) -> None:
-    """Seed: 16 KiB or 400 lines, head and tail, the whole kept as an attachment."""
+def test_a_long_result_is_cut_to_head_and_tail_and_stored_whole(place: Place) -> None:
+    """Seed: above 16 KiB or 400 lines, head and tail are shown and the whole is kept as an attachment."""
     message, kept = asyncio.run(fetched(place, "lines"))
     assert fits(message.value)
     assert message.value.startswith("line 1\nline 2\n")
@@ -162,7 +162,7 @@ def test_a_long_result_is_shown_by_head_and_tail_and_kept_whole(place: Place) ->
 
 
 def test_other_json_is_cut_as_indented_json(place: Place) -> None:
-    """Ours: the model reads indented JSON line by line, and can find its way in it."""
+    """Ours: the model can read indented JSON line by line."""
     message, kept = asyncio.run(fetched(place, "rows"))
     assert fits(message.value)
     assert message.value.startswith('[\n  {\n    "id": 0,\n    "name": "n0"\n  },\n')
@@ -170,8 +170,8 @@ def test_other_json_is_cut_as_indented_json(place: Place) -> None:
     assert message.attachments[0].media_type == "application/json"
 
 
-def test_the_record_of_the_call_has_the_digest_of_what_is_shown(memory: Place) -> None:
-    """Ours: the record describes the message that has it; the attachment has the digest of the original."""
+def test_the_call_record_has_the_digest_of_the_shortened_result(memory: Place) -> None:
+    """Ours: the record describes its message; the attachment has the digest of the original."""
     message, kept = asyncio.run(fetched(memory, "rows"))
     assert message.record is not None
     assert message.record.response_digest == digest_json(message.value)
@@ -179,7 +179,7 @@ def test_the_record_of_the_call_has_the_digest_of_what_is_shown(memory: Place) -
     assert json.loads(kept) == OUTPUTS["rows"]
 
 
-def test_the_record_of_a_call_that_is_not_cut_is_left_alone(memory: Place) -> None:
+def test_the_record_of_an_uncut_call_is_unchanged(memory: Place) -> None:
     """Ours: the digest in the record is that of the result."""
     message, _ = asyncio.run(fetched(memory, "short"))
     assert message.record is not None
@@ -193,7 +193,7 @@ def test_one_line_of_a_megabyte_is_cut_between_characters(memory: Place) -> None
     assert kept.decode() == MEGABYTE
 
 
-def test_characters_of_several_bytes_stay_whole(memory: Place) -> None:
+def test_multibyte_characters_stay_whole(memory: Place) -> None:
     """Ours: the budget is in bytes, the text in characters."""
     message, kept = asyncio.run(fetched(memory, "unicode"))
     assert fits(message.value)
@@ -202,8 +202,8 @@ def test_characters_of_several_bytes_stay_whole(memory: Place) -> None:
     assert kept.decode() == OUTPUTS["unicode"]
 
 
-def test_a_long_error_stays_an_error(place: Place) -> None:
-    """Ours: a failure with a long message stays a failure."""
+def test_a_long_error_remains_an_error(place: Place) -> None:
+    """Ours: a failure with a long message remains a failure."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -226,7 +226,7 @@ def test_a_long_error_stays_an_error(place: Place) -> None:
     st.integers(512, 3_000),
     st.integers(10, 40),
 )
-def test_what_is_shown_fits_and_is_a_head_and_a_tail(
+def test_the_shortened_result_fits_and_consists_of_head_and_tail(
     lines: list[str], max_bytes: int, max_lines: int
 ) -> None:
     """Ours: the limit holds for any text and any budget."""
@@ -254,7 +254,7 @@ def test_what_is_shown_fits_and_is_a_head_and_a_tail(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["lines", "megabyte", "unicode", "rows"])
-def test_the_model_reads_back_the_whole_in_the_same_turn(place: Place, what: str) -> None:
+def test_the_model_can_read_back_the_whole_output_in_the_same_turn(place: Place, what: str) -> None:
     """Ours: stored output is readable before the turn is committed, at any line."""
 
     async def main() -> None:
@@ -271,7 +271,7 @@ def test_the_model_reads_back_the_whole_in_the_same_turn(place: Place, what: str
     asyncio.run(main())
 
 
-def test_it_can_be_read_in_later_turns_and_after_a_restart(place: Place) -> None:
+def test_the_output_can_be_read_in_later_turns_and_after_a_restart(place: Place) -> None:
     """Seed: the attachment can be read back later."""
 
     async def main() -> None:
@@ -293,7 +293,7 @@ def test_it_can_be_read_in_later_turns_and_after_a_restart(place: Place) -> None
     asyncio.run(main())
 
 
-def test_a_turn_that_resumes_in_another_process_can_read_what_it_has_kept(place: Place) -> None:
+def test_a_turn_resumed_in_another_process_can_read_its_stored_output(place: Place) -> None:
     """Ours: the output, and the permission to read it, are journaled with the result."""
 
     async def main() -> None:
@@ -310,7 +310,7 @@ def test_a_turn_that_resumes_in_another_process_can_read_what_it_has_kept(place:
     asyncio.run(main())
 
 
-def test_only_what_was_kept_in_this_session_can_be_read(place: Place) -> None:
+def test_only_output_of_the_same_session_can_be_read(place: Place) -> None:
     """Ours: knowing a digest gives no access to other sessions of the store."""
 
     async def main() -> None:
@@ -330,7 +330,7 @@ def test_only_what_was_kept_in_this_session_can_be_read(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("start", "lines"), [(0, 5), (-1, 5), (3_001, 5), (1, 0), (1, -2)])
-def test_lines_that_are_not_there_are_an_error_that_says_which_are(
+def test_reading_lines_that_do_not_exist_is_an_error_that_says_which_do(
     memory: Place, start: int, lines: int
 ) -> None:
     """Ours: the error tells the model which lines exist."""
@@ -347,7 +347,7 @@ def test_lines_that_are_not_there_are_an_error_that_says_which_are(
     asyncio.run(main())
 
 
-def test_the_same_output_twice_is_kept_once(place: Place) -> None:
+def test_identical_output_is_stored_once(place: Place) -> None:
     """Ours: blobs are named by their content."""
 
     async def main() -> None:
@@ -365,7 +365,7 @@ def test_the_same_output_twice_is_kept_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_fork_can_read_what_was_kept_before_it(place: Place) -> None:
+def test_a_fork_can_read_output_stored_before_it(place: Place) -> None:
     """Ours: a fork has the history, and with it the notes that name the outputs."""
 
     async def main() -> None:
@@ -385,8 +385,8 @@ def test_a_fork_can_read_what_was_kept_before_it(place: Place) -> None:
     "options",
     [{"max_bytes": 0}, {"max_bytes": 511}, {"max_lines": 9}, {"max_lines": True}, {"max_bytes": "1"}],
 )
-def test_a_budget_without_room_for_a_note_is_refused(options: dict[str, Any]) -> None:
-    """Ours: invalid options raise when the agent is created or the session is opened."""
+def test_a_budget_too_small_for_a_note_is_refused(options: dict[str, Any]) -> None:
+    """Ours: invalid options raise an error when the agent is created or the session is opened."""
     with pytest.raises(InvalidArgument, match="tool-output-budget"):
         ToolOutputBudget(**options)
     with pytest.raises(InvalidArgument, match="tool-output-budget"):

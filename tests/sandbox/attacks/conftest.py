@@ -1,4 +1,4 @@
-"""A host to attack: a secret, listening sockets, tools that log their calls; and the checks afterwards."""
+"""A host to attack (a secret, listening sockets, tools that log their calls) and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 SECRET = "standfast-test-secret-5f2c"
 LIMITS = {"cpu_ms": 200, "wall_ms": 900, "memory_mb": 32}
 GRACE_S = 1.0
-"""SPEC 5: no guest code can hang, kill or slow the host beyond its limit and this."""
+"""SPEC 5: no guest code can hang, kill or slow the host for longer than its limit and this grace period."""
 
 _noted: list[Any] = []
 
@@ -36,13 +36,13 @@ def add(a: int, b: int = 1) -> int:
 
 @tool(side_effect="read")
 def echo(value: Any) -> Any:
-    """Give back what came in."""
+    """Return the argument."""
     return value
 
 
 @tool(side_effect="read")
 def note(value: Any = None) -> int:
-    """Take note of a call."""
+    """Record a call."""
     _noted.append(value)
     return len(_noted)
 
@@ -69,7 +69,7 @@ class Target:
         options.setdefault("limits", LIMITS)
         result, took = self._timed(code, session, options)
         allowed = options["limits"].get("wall_ms", 5_000) / 1000 + GRACE_S
-        for _ in range(3):  # a busy machine now and then takes its time; one more must be in time
+        for _ in range(3):  # a busy machine is slow now and then; one of several attempts must be in time
             if took > allowed:
                 result, took = self._timed(code, session, options)
         assert took <= allowed, took
@@ -77,7 +77,7 @@ class Target:
         return result
 
     def keep(self, session: str) -> None:
-        """Bind something in a session that an attack must not destroy."""
+        """Bind a variable in a session that an attack must not destroy."""
         kept = self.box.run(self._keep, session=session)
         assert kept.error is None, kept.error
 
@@ -91,14 +91,14 @@ class Target:
         return result, time.monotonic() - began
 
     def is_well(self, session: str) -> None:
-        """Check that the session answers, and that other sessions work."""
+        """Check that the session still answers, and that other sessions still work."""
         self.box.run("1 + 1", session=session, limits=LIMITS)
         self.box.destroy(session)
         assert self.box.run("1 + 1", session="bystander").result == 2
 
 
 def descendants() -> set[int]:
-    """Return the processes that this one has started, and their descendants."""
+    """Return the descendant processes of this process."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal() and (fields := _stat(int(name))):
@@ -118,7 +118,7 @@ def _stat(pid: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def nothing_left() -> Iterator[None]:
-    """Check that all processes of sandboxes opened after this are gone when they are closed."""
+    """Check that all processes of sandboxes opened after this are gone once the sandboxes are closed."""
     before = descendants()
     yield
     until = time.monotonic() + 10
@@ -148,7 +148,7 @@ def jail(request: pytest.FixtureRequest, nothing_left: None) -> Iterator[Target]
 
 @pytest.fixture(scope="module")
 def any_jail(nothing_left: None) -> Iterator[Target]:
-    """A host that runs CPython in one of them, for what does not depend on the kind."""
+    """A host that runs CPython in one kind of jail, for attacks that do not depend on the kind."""
     yield from _jail("bubblewrap")
 
 
@@ -160,7 +160,7 @@ def _jail(kind: Any) -> Iterator[Target]:
 
 
 class Outside:
-    """What guest code might reach: a file, variables, sockets."""
+    """Targets outside the sandbox: a file, environment variables, sockets."""
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / "secret"
@@ -197,7 +197,7 @@ class Outside:
             self.udp.recv(1)
 
     def places(self) -> dict[str, Any]:
-        """Return what an attack needs to know about its target."""
+        """Return the paths, ports and process id that attacks are aimed at."""
         return {
             "file": self.file, "folder": self.file.parent, "pid": os.getpid(),
             "port": self.tcp.getsockname()[1], "udp": self.udp.getsockname()[1],
@@ -219,7 +219,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
 
 
 class Functions:
-    """What cells may call where an engine is driven directly."""
+    """The functions that cells may call when a test drives an engine directly."""
 
     def __init__(self) -> None:
         self._all = {name: Capability(name=name, description="", input_schema={}) for name in ("add", "pay")}
@@ -242,7 +242,7 @@ class Functions:
 
 @pytest.fixture(scope="session")
 def chosen(request: pytest.FixtureRequest) -> Callable[[str, str], list[str]]:
-    """Return the names of the cases of a file and an engine that this run of the tests takes."""
+    """Return a function that lists the selected cases of a file and an engine."""
 
     def names(file: str, engine: str) -> list[str]:
         taken = [getattr(item, "callspec") for item in request.session.items if str(item.path) == file]  # noqa: B009
@@ -263,5 +263,5 @@ def secret() -> str:
 
 @pytest.fixture(scope="session")
 def children() -> Callable[[], set[int]]:
-    """The processes that this one has started, and those that they have."""
+    """Return a function that lists the descendant processes of this process."""
     return descendants

@@ -1,10 +1,10 @@
 """Values just below and far above the bound, on every path: `python large_values.py ENGINE [NAME…]`.
 
-A process of its own. Prints one JSON line per case: its name, the error's code, the seconds it took, the
-longest time that the event loop stood still, and the CPU time of the longest single call that encoded JSON,
-which holds the GIL. A stall is the lesser of the wall time and of this process's CPU
-time between two rounds of the loop, so that other processes do not count. Python's collector of
-cycles is off: how long it takes depends on what else the process holds.
+The test runs this in a separate process. It prints one JSON line per case: its name, the error's code, the
+seconds it took, the longest stall of the event loop, and the CPU time of the longest single call that encoded
+JSON, which holds the GIL. A stall is the lesser of the wall time and this process's CPU time between two
+iterations of the loop, so other processes do not count. Python's cyclic garbage collector is off, because its
+pauses depend on what else the process holds.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ FOREIGN = {
 
 
 def shape(name: str) -> Any:
-    """A legal value as the host makes it."""
+    """Return a legal value of the named shape, made by the host."""
     return eval(PYTHON[name])
 
 
@@ -88,7 +88,7 @@ def t(x: Any) -> int:
 
 @tool(side_effect="read", limits=CapabilityLimits(max_response_bytes=16 * MIB))
 def give(name: str) -> Any:
-    """Give a legal value."""
+    """Return a legal value."""
     return SHAPES[name]
 
 
@@ -96,7 +96,7 @@ SHAPES: dict[str, Any] = {}
 
 
 class Encoding:
-    """Measures the CPU time of the longest call of `msgspec.json.encode`."""
+    """Measure the CPU time of the longest call to `msgspec.json.encode`."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -112,7 +112,7 @@ class Encoding:
 
 
 class Stalls:
-    """Measures for how long the event loop does not come round while this process works."""
+    """Measure the longest time that this process keeps the event loop busy."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -136,7 +136,7 @@ class Stalls:
 
 
 async def case(name: str, work: Callable[[], Awaitable[Any]]) -> None:
-    """Do *work*, again if the loop stood still or a call was slow: what the code causes comes again."""
+    """Run *work*, again if the loop stalled or a call was slow: a stall that the code causes recurs."""
     if len(sys.argv) > 2 and name not in sys.argv[2:]:
         return
     stalled, encoded, began = 1e9, 1e9, time.perf_counter()

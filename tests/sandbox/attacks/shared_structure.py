@@ -1,7 +1,7 @@
 """The attacks with shared structure, run on one engine: `python shared_structure.py ENGINE`.
 
-A process of its own, so that the test that starts it can end it. Prints one JSON line per attack: its name,
-the status, the error's code, the seconds it took, and the longest time that the event loop stood still.
+The test runs this in a separate process that it can kill. It prints one JSON line per attack: its name, the
+status, the error's code, the seconds it took, and the longest stall of the event loop.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ def t(x: Any) -> int:
 
 @tool(side_effect="read")
 def give() -> Any:
-    """Give a value that shares its parts."""
+    """Return a value that shares its parts."""
     return shared()
 
 
 @tool(side_effect="read")
 def give_box() -> Any:
-    """Give such a value inside a dataclass."""
+    """Return such a value inside a dataclass."""
     return Box()
 
 
@@ -119,13 +119,13 @@ def fail() -> int:
 
 @tool(side_effect="read", approval={"auto": {"rule": "len(args) == 1"}})  # type: ignore[call-overload, untyped-decorator]
 def ruled(x: Any) -> int:
-    """Be called as a rule allows."""
+    """Accept calls that an approval rule allows."""
     return 1
 
 
 @tool(side_effect="read", approval="manual")
 def manual(x: Any) -> int:
-    """Be called as a person allows."""
+    """Accept calls that a person allows."""
     return 1
 
 
@@ -133,7 +133,7 @@ TOOLS = [t, give, give_box, fail, ruled, manual]
 
 
 class Stalls:
-    """Measures for how long the event loop does not come round."""
+    """Measure the longest stall of the event loop."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -155,7 +155,7 @@ class Stalls:
 
 
 async def attack(name: str, work: Callable[[], Awaitable[tuple[str, Any]]]) -> None:
-    """Run *work* and print its outcome, if it is among the names that were asked for."""
+    """Run *work* and print its outcome, unless names were requested and this is not among them."""
     if len(sys.argv) > 2 and name not in sys.argv[2:]:
         return
     stalls, began = Stalls(), time.perf_counter()

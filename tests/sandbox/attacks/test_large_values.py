@@ -1,6 +1,6 @@
-"""Values just below the bound, and far above it, on every engine and path: the event loop keeps running.
+"""Values just below the bound and far above it, on every engine and path: the event loop keeps running.
 
-Each engine is tried in a process of its own, see `large_values`.
+Each engine is tested in a separate process; see `large_values`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from large_values import FOREIGN, PYTHON, SCRIPT, TOO_LARGE
 pytestmark = pytest.mark.slow
 
 MAX_STALL_MS = 100
-"""Twice what SPEC asks for: CPU time too is longer on a busy machine. Without the bound it was 500."""
+"""Twice the limit of SPEC, as a busy machine inflates CPU time too. Without the bound, stalls took 500 ms."""
 MAX_ENCODING_MS = 25
-"""CPU time of one call that encodes text: 6 for a piece, 46 to 53 for a whole text of 16 MiB."""
+"""CPU time of one call that encodes text: 6 ms for a piece, 46 to 53 ms for a whole text of 16 MiB."""
 MAX_S = 600
 
 
@@ -78,7 +78,7 @@ def test_a_legal_value_of_any_shape_does_not_stall_the_event_loop(
 def test_a_value_beyond_the_bound_does_not_stall_the_event_loop(
     engine: str, name: str, tried: Callable[[str], dict[str, Any]]
 ) -> None:
-    """Bug: the engine made Python objects of a million keys in one call before the host looked at them."""
+    """Bug: the engine built Python objects for a million keys in one call before the host inspected them."""
     ended = tried(engine)[name]
     assert ended["code"] == ("REQUEST_TOO_LARGE" if "argument" in name else "RESPONSE_TOO_LARGE")
     assert ended["stalled_ms"] < MAX_STALL_MS
@@ -89,7 +89,7 @@ def test_a_value_beyond_the_bound_does_not_stall_the_event_loop(
 def test_keys_that_are_slow_to_hash_do_not_stall_the_event_loop(
     engine: str, name: str, tried: Callable[[str], dict[str, Any]]
 ) -> None:
-    """Bug: nested named tuples, and integers that all have one hash, became keys in the host."""
+    """Bug: nested named tuples, and integers that all hash alike, became keys in the host."""
     ended = tried(engine)[name]
     assert ended["code"] == ("INVALID_ARGUMENT" if "argument" in name else "RESULT_NOT_SERIALIZABLE")
     assert ended["stalled_ms"] < MAX_STALL_MS

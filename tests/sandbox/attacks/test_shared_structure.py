@@ -1,7 +1,7 @@
-"""Values that hold one part many times: small in memory, endless to whatever walks them as a tree.
+"""Values that contain one part many times: small in memory, but endless when walked as a tree.
 
-Each engine is attacked in a process of its own, which this one watches: the attacks end the process that they
-succeed in, by its memory or by its time.
+Each engine is attacked in a separate process, which this one watches: an attack that succeeds exhausts the
+memory or the time of its process.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.slow
 
 MAX_RESIDENT_MB = 1_500
 MAX_S = 240
-"""For all attacks on one engine; those that the guest's own limits end take seconds each."""
+"""The time for all attacks on one engine; those that the guest's own limits end take seconds each."""
 MAX_STALL_MS = 3_000
-"""Generous: other processes share the machine. Without the bound a stall has no end."""
+"""Generous, because other processes share the machine. Without the bound, a stall never ends."""
 
 TOO_LARGE, REFUSED = {"RESPONSE_TOO_LARGE"}, {"REQUEST_TOO_LARGE"}
 GUEST = {
@@ -37,7 +37,7 @@ GUEST = {
     "STDOUT_EXCEEDED",
     "STACK_OVERFLOW",
 }
-"""Where guest code itself walks the value, or an engine encodes it in its own process."""
+"""Attacks where guest code itself walks the value, or an engine encodes it in its own process."""
 
 
 def expected(engine: str, name: str) -> set[str | None]:
@@ -114,7 +114,7 @@ def test_shared_structure_neither_freezes_nor_exhausts_the_host(
 def test_shared_structure_in_a_cell_of_an_agent_is_an_error_the_model_sees(
     engine: str, name: str, attacked: Callable[[str], dict[str, Any]]
 ) -> None:
-    """Bug: cells of agents had the same fault; the turn must continue with the next cell."""
+    """Bug: agents' cells had the same fault; the turn must continue with the next cell."""
     ended = attacked(engine)[name]
     assert ended["status"] == "over"
     if "as keys" in name:

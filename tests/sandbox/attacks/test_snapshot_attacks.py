@@ -1,6 +1,6 @@
 """Attacks through stored data: snapshots, states and waiting runs of both engines.
 
-An attacker with the key can write anything into a snapshot; even then nothing runs outside a guest.
+An attacker who has the key can write anything into a snapshot; even then nothing runs outside a guest.
 """
 
 # ruff: noqa: E501 - a row of a table stays on its line
@@ -119,7 +119,7 @@ def test_every_flipped_bit_is_refused(vault: Vault, sid: str) -> None:
     vault.is_well()
 
 
-def test_every_cut_and_lengthened_snapshot_is_refused(vault: Vault, sid: str) -> None:
+def test_every_truncated_or_extended_snapshot_is_refused(vault: Vault, sid: str) -> None:
     """Ours: the size is checked before anything is read."""
     vault.stored(sid)
     data = vault.box.export_snapshot(sid)
@@ -129,7 +129,7 @@ def test_every_cut_and_lengthened_snapshot_is_refused(vault: Vault, sid: str) ->
     vault.is_well()
 
 
-def test_a_snapshot_of_another_key_is_refused(vault: Vault, sid: str) -> None:
+def test_a_snapshot_signed_with_another_key_is_refused(vault: Vault, sid: str) -> None:
     """Ours: each installation signs snapshots with its own key."""
     header, state = vault.stored(sid)
     assert vault.outcome(SnapshotCodec(b"k" * 32).seal(header, state), sid) == Code.SNAPSHOT_CORRUPT
@@ -140,7 +140,7 @@ def test_a_snapshot_of_another_key_is_refused(vault: Vault, sid: str) -> None:
 
 
 def test_a_snapshot_of_another_engine_or_build_is_refused(vault: Vault, sid: str) -> None:
-    """Seed: SNAPSHOT_VERSION_MISMATCH, whichever part of the snapshot shows it."""
+    """Seed: SNAPSHOT_VERSION_MISMATCH, whichever part of the snapshot reveals it."""
     header, state = vault.stored(sid)
     for change in (
         {"engine_version": "9.9"},
@@ -160,7 +160,7 @@ def test_a_snapshot_of_another_engine_or_build_is_refused(vault: Vault, sid: str
     vault.is_well()
 
 
-def test_an_engine_that_there_is_not_is_refused(vault: Vault, sid: str) -> None:
+def test_an_unknown_engine_in_a_header_is_refused(vault: Vault, sid: str) -> None:
     """Ours: the engine's name in a header is untrusted."""
     header, state = vault.stored(sid)
     for name in ("", "nope", "../quickjs", "cpython\0", "os.system"):
@@ -179,7 +179,7 @@ RUBBISH = [
 ]  # fmt: skip
 
 
-def test_a_state_of_rubbish_is_refused_even_if_signed(vault: Vault, sid: str) -> None:
+def test_a_malformed_state_is_refused_even_if_signed(vault: Vault, sid: str) -> None:
     """Ours: wrong lengths, endless nesting and other formats are each refused with a typed error."""
     header, _ = vault.stored(sid)
     for data in RUBBISH:
@@ -188,8 +188,8 @@ def test_a_state_of_rubbish_is_refused_even_if_signed(vault: Vault, sid: str) ->
     vault.is_well()
 
 
-def test_states_of_two_engines_cannot_be_swapped(vault: Vault, python: Vault, sid: str) -> None:
-    """Ours: an engine does not read the state of another one."""
+def test_the_states_of_two_engines_cannot_be_swapped(vault: Vault, python: Vault, sid: str) -> None:
+    """Ours: an engine does not read another engine's state."""
     header, state = vault.stored(sid)
     ours = {"quickjs": python, "cpython": vault}[vault.engine]
     _, theirs = ours.stored(f"{sid}-other")
@@ -200,8 +200,8 @@ def test_states_of_two_engines_cannot_be_swapped(vault: Vault, python: Vault, si
     vault.is_well()
 
 
-def test_a_header_that_lies_is_refused_or_harmless(vault: Vault, sid: str) -> None:
-    """Ours: every field of a signed header is checked like any input."""
+def test_a_forged_header_is_refused_or_harmless(vault: Vault, sid: str) -> None:
+    """Ours: every field of a signed header is validated like any input."""
     header, state = vault.stored(sid)
     body = msgspec.to_builtins(header)
     lies: list[dict[str, Any]] = [
@@ -216,7 +216,7 @@ def test_a_header_that_lies_is_refused_or_harmless(vault: Vault, sid: str) -> No
 
 
 def _resealed(codec: SnapshotCodec, body: bytes, state: bytes) -> bytes:
-    """Return a snapshot with any header, signed with the right key."""
+    """Return a snapshot with an arbitrary header, signed with the right key."""
     head = snapshots._HEAD.pack(snapshots._MAGIC, SNAPSHOT_VERSION, b"\0" * 32, len(body))
     signature = codec._sign(head + body + state)
     return head[:10] + signature + head[42:] + body + state
@@ -226,7 +226,7 @@ def _resealed(codec: SnapshotCodec, body: bytes, state: bytes) -> bytes:
 
 
 class Runs:
-    """Pickles as a call of `exec`."""
+    """An object that pickles as a call to `exec`."""
 
     def __init__(self, code: str) -> None:
         self.code = code
@@ -240,15 +240,15 @@ def payload(code: str) -> bytes:
 
 
 def deep(size: int) -> bytes:
-    """A pickle of lists in lists."""
+    """Return a pickle of nested lists."""
     return b"\x80\x04" + b"]" * size + b"a" * (size - 1) + b"."
 
 
 PICKLES: dict[str, bytes] = {
     "writes a file": payload("open({mark!r}, 'w').close()"),
-    "writes a file by the system": payload("__import__('os').system('touch {mark}')"),
+    "writes a file through the shell": payload("__import__('os').system('touch {mark}')"),
     "runs for ever": payload("while True: pass"),
-    "needs memory": payload("x = bytearray(10**9)"),
+    "allocates memory": payload("x = bytearray(10**9)"),
     "expands": pickle.dumps(({"x": Runs("globals()['x'] = [b'x' * 10**6 + bytes(n) for n in range(10**5)]")}, {})),
     "expands by references": b"\x80\x04]\x94(h\x00e" + b"(h\x00h\x00h\x00e" * 1000 + b".",
     "a huge length": b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f",
@@ -260,23 +260,29 @@ PICKLES: dict[str, bytes] = {
     "crashes": payload("import ctypes\nctypes.string_at(0)"),
     "forks": payload("__import__('os').fork()"),
     "changes the runner": payload("import sys\nsys.modules['standfast_guest.channel'].HostChannel.post = lambda *a: None"),
-    "speaks to the host": payload("import os\nfor n in range(3, 9):\n    try: os.write(n, b'\\xff' * 99)\n    except OSError: pass"),
-    "something else": pickle.dumps(42), "nothing": b"", "cut": payload("1")[:-3], "rubbish": os.urandom(64),
+    "writes to the host's descriptors": payload("import os\nfor n in range(3, 9):\n    try: os.write(n, b'\\xff' * 99)\n    except OSError: pass"),
+    "another value": pickle.dumps(42), "nothing": b"", "cut": payload("1")[:-3], "rubbish": os.urandom(64),
     "an old opcode": b"(S'x'\nio\n.", "no end": b"\x80\x04" + b"N" * 1000,
 }  # fmt: skip
 
 
-SLOW = {"runs for ever", "changes the runner", "expands", "deep", "crashes", "a huge text", "needs memory"}
+SLOW = {
+    "runs for ever",
+    "changes the runner",
+    "expands",
+    "deep",
+    "crashes",
+    "a huge text",
+    "allocates memory",
+}
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in PICKLES]
 )
-def test_a_pickle_does_nothing_outside_of_the_jail(
-    python: Vault, sid: str, tmp_path: Path, name: str
-) -> None:
-    """Ours: SPEC §5, the host never unpickles anything; a guest that does harms only itself."""
+def test_a_pickle_has_no_effect_outside_the_jail(python: Vault, sid: str, tmp_path: Path, name: str) -> None:
+    """Ours: SPEC §5; the host never unpickles anything, and a guest that does harms only itself."""
     mark = tmp_path / "mark"
     header, state = python.stored(sid)
     known = python_state.decode_state(state)
@@ -324,7 +330,7 @@ def ask(engine: Engine, functions: Any) -> Callable[..., CellRequest]:
 
 
 def waiting(engine: Engine, ask: Callable[..., CellRequest]) -> tuple[str, bytes]:
-    """Return code that waits for its second call, and its suspended bytes."""
+    """Return the source of a run that waits for its second call, and its suspended bytes."""
     code = (
         "await add(1); await pay(2); 'end'" if isinstance(engine, QuickJsCells) else "add(1)\npay(2)\n'end'"
     )
@@ -336,7 +342,7 @@ def waiting(engine: Engine, ask: Callable[..., CellRequest]) -> tuple[str, bytes
     return code, run.suspend()
 
 
-def go_on(engine: Engine, request: CellRequest, number: int = 2) -> CellEnd | str:
+def resume_run(engine: Engine, request: CellRequest, number: int = 2) -> CellEnd | str:
     """Resume a waiting run and return its end, or the code of its error."""
     try:
         run = engine.open(request)
@@ -355,27 +361,27 @@ def go_on(engine: Engine, request: CellRequest, number: int = 2) -> CellEnd | st
         return str(refused.code)
 
 
-def test_a_waiting_run_whose_bytes_are_changed_is_refused_or_harmless(
+def test_a_waiting_run_with_altered_bytes_is_refused_or_harmless(
     engine: Engine, ask: Callable[..., CellRequest]
 ) -> None:
-    """Ours: whatever the bytes, the host survives, and an unchanged run still resumes."""
+    """Ours: whatever the bytes, the host survives, and an unaltered run still resumes."""
     code, paused = waiting(engine, ask)
     chance = random.Random(11)
     for _ in range(40):
         at = chance.randrange(len(paused))
         flipped = paused[:at] + bytes([paused[at] ^ 1 << chance.randrange(8)]) + paused[at + 1 :]
-        found = go_on(engine, ask(code, paused=flipped))
+        found = resume_run(engine, ask(code, paused=flipped))
         assert isinstance(found, (CellEnd, str))
     for cut in (b"\x80", paused[:10], paused[: len(paused) // 2], paused[:-1], paused + b"\0"):
         with pytest.raises(SnapshotRefused):
             engine.open(ask(code, paused=cut)).start()
-    end = go_on(engine, ask(code, paused=paused))
+    end = resume_run(engine, ask(code, paused=paused))
     assert isinstance(end, CellEnd)
     assert end.result == "end"
 
 
 def changed(data: bytes, **fields: Any) -> bytes:
-    """Return the suspended cell with other *fields*, of its own or of the engine's dump in it."""
+    """Return the suspended cell with *fields* replaced, either its own or those of the dump in it."""
     cell = decode_cell(data)
     assert cell is not None
     own = {name: fields.pop(name) for name in list(fields) if name in PausedCell.__struct_fields__}
@@ -400,7 +406,7 @@ def changed(data: bytes, **fields: Any) -> bytes:
     ],
     ids=lambda change: repr(change)[:50],
 )  # fmt: skip
-def test_a_replay_that_differs_from_its_record_makes_no_call(
+def test_a_replay_that_differs_from_its_record_makes_no_new_call(
     functions: Any, python_cells: CPythonCells, change: dict[str, Any]
 ) -> None:
     """Ours: a replay may only repeat recorded calls; any other call is not made."""
@@ -417,18 +423,18 @@ def test_a_replay_that_differs_from_its_record_makes_no_call(
     code, paused = waiting(python_cells, ask)
     forged = changed(paused, **change)
     began = time.monotonic()
-    found = go_on(python_cells, ask(code, paused=forged))
+    found = resume_run(python_cells, ask(code, paused=forged))
     assert time.monotonic() - began < 5
     assert isinstance(found, str) or found.error is not None or found.result in ("end", None)
-    end = go_on(python_cells, ask(code, paused=paused))
+    end = resume_run(python_cells, ask(code, paused=paused))
     assert isinstance(end, CellEnd)
     assert end.result == "end"
 
 
-def test_a_recorded_answer_that_cannot_be_read_is_a_refusal(
+def test_a_recorded_answer_that_cannot_be_decoded_is_refused(
     functions: Any, python_cells: CPythonCells
 ) -> None:
-    """Bug: the exception of a library left the engine."""
+    """Bug: a library's exception escaped from the engine."""
     limits = SessionLimits(**PLENTY)
     request = CellRequest(
         key="s", code="add(1)\npay(2)", limits=limits, functions=functions,
@@ -441,7 +447,9 @@ def test_a_recorded_answer_that_cannot_be_read_is_a_refusal(
     assert cell is not None
     made = [msgspec.structs.replace(cell.made[0], answer=b"rubbish"), *cell.made[1:]]
     forged = changed(suspended, made=made)
-    assert go_on(python_cells, msgspec.structs.replace(request, paused=forged), 1) == Code.SNAPSHOT_CORRUPT
+    assert (
+        resume_run(python_cells, msgspec.structs.replace(request, paused=forged), 1) == Code.SNAPSHOT_CORRUPT
+    )
 
 
 @pytest.fixture(scope="module")
@@ -451,7 +459,7 @@ def python_cells(nothing_left: None) -> Iterator[CPythonCells]:
     cells.close()
 
 
-def test_a_memory_that_lies_is_refused_or_harmless(functions: Any, nothing_left: None) -> None:
+def test_a_forged_memory_image_is_refused_or_harmless(functions: Any, nothing_left: None) -> None:
     """Ours: lengths and offsets in an image are untrusted; nothing is written outside a guest."""
     cells = QuickJsCells(capacity=1)
 
@@ -482,8 +490,8 @@ def test_a_memory_that_lies_is_refused_or_harmless(functions: Any, nothing_left:
     cells.close()
 
 
-def test_a_waiting_run_that_is_restored_twice_pays_once_for_each_decision(vault: Vault, sid: str) -> None:
-    """Ours: SPEC §5, restoring an earlier snapshot never reuses a decision."""
+def test_a_waiting_run_restored_twice_pays_once_per_decision(vault: Vault, sid: str) -> None:
+    """Ours: SPEC §5; restoring an earlier snapshot never reuses a decision."""
     _paid.clear()
     result = vault.box.run(WAITS[vault.engine], session=sid)
     assert result.status == "waiting_for_approval"

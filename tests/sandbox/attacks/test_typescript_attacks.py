@@ -1,4 +1,4 @@
-"""Attacks on TypeScript. Nothing leaves, the host lives, the next run works."""
+"""Attacks on TypeScript. Nothing leaks, the host survives, and the next run works."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 
@@ -39,8 +39,8 @@ REACHES: list[tuple[str, str]] = [
     ("module meta", "import.meta.url"),
     ("module meta by eval", "eval('import.meta')"),
     ("require", "require('fs').readFileSync('{file}', 'utf8')"),
-    ("this of a function", "Object.keys(new Function('return this')()).filter(k => /host|bridge|standfast|std|os$/.test(k)).join()"),
-    ("this of a sloppy eval", "(0, eval)('typeof host + typeof settle + typeof poll').replaceAll('undefined', '')"),
+    ("this in a function", "Object.keys(new Function('return this')()).filter(k => /host|bridge|standfast|std|os$/.test(k)).join()"),
+    ("this in a sloppy eval", "(0, eval)('typeof host + typeof settle + typeof poll').replaceAll('undefined', '')"),
     ("constructor of a tool", "(add as any).constructor('return typeof host')() === 'undefined' ? '' : 'host'"),
     ("caller of a tool", "(add as any).caller ?? ''"),
     ("arguments of a tool", "(add as any).arguments ?? ''"),
@@ -55,18 +55,20 @@ REACHES: list[tuple[str, str]] = [
     ("prototype of the global object", "Reflect.ownKeys(Object.getPrototypeOf(globalThis)).filter(k => typeof (globalThis as any)[k] !== 'function').map(String).join()"),
     ("time of the machine", "Math.abs(performance.now()) > 100 ? 'clock' : ''"),
     ("shared memory", "typeof SharedArrayBuffer === 'undefined' ? '' : (() => {{ try {{ return new Int32Array(new SharedArrayBuffer(8))[0] }} catch {{ return '' }} }})()"),
-    ("waiting in place", "Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)"),
+    ("blocking wait", "Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)"),
     ("weak references", "let n = ''; new FinalizationRegistry(() => {{ n = 'ran'; add(1) }}).register({{}}, 1); n"),
     ("a wasm module", "new (globalThis as any).WebAssembly.Module(new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0]))"),
     ("a realm", "new (globalThis as any).ShadowRealm()"),
     ("locale", "typeof Intl === 'undefined' ? '' : Intl.DateTimeFormat().resolvedOptions().timeZone === 'UTC' ? '' : 'zone'"),
-    ("zone of the machine", "new Date(0).getTimezoneOffset() || ''"),
+    ("time zone of the machine", "new Date(0).getTimezoneOffset() || ''"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("code", [row[1] for row in REACHES], ids=[row[0] for row in REACHES])
-def test_guest_code_reaches_nothing(typescript: Target, outside: Outside, secret: str, code: str) -> None:
-    """Ours: SPEC §11, features of other engines, and ways to what is behind the bridge."""
+def test_guest_code_cannot_reach_anything_behind_the_bridge(
+    typescript: Target, outside: Outside, secret: str, code: str
+) -> None:
+    """Ours: SPEC §11; features of other engines, and ways to reach behind the bridge."""
     result = typescript.box.run(code.format(**outside.places()), session="reach")
     assert result.error is not None or not result.result, result.result
     assert secret not in repr(result)
@@ -78,7 +80,7 @@ def test_guest_code_reaches_nothing(typescript: Target, outside: Outside, secret
 def test_the_workers_hold_no_secrets(
     typescript: Target, outside: Outside, secret: str, children: Any
 ) -> None:
-    """Ours: a process that runs guest code has no environment that it could reveal."""
+    """Ours: a process that runs guest code has no environment to leak."""
     typescript.box.run("1", session="secrets")
     workers = [pid for pid in children() if b"quickjs.worker" in _read(f"/proc/{pid}/cmdline")]
     assert workers
@@ -99,7 +101,7 @@ POLLUTIONS: list[tuple[str, str]] = [
     ("toJSON of objects", "Object.defineProperty(Object.prototype, 'toJSON', {value: () => 'evil', configurable: true})"),
     ("toJSON of text", "Object.defineProperty(String.prototype, 'toJSON', {value: () => 'evil'}); Object.defineProperty(Number.prototype, 'toJSON', {value: () => 666})"),
     ("toJSON of lists", "Object.defineProperty(Array.prototype, 'toJSON', {value: () => 'evil'})"),
-    ("then that is looked at", "Object.defineProperty(Object.prototype, 'then', {get: () => undefined, configurable: true})"),
+    ("then that is read", "Object.defineProperty(Object.prototype, 'then', {get: () => undefined, configurable: true})"),
     ("then of promises", "Promise.prototype.then = (() => 5) as any"),
     ("constructor of promises", "Promise.prototype.constructor = class { constructor(f: any) { f(() => {}, () => {}) } } as any"),
     ("species of promises", "Object.defineProperty(Promise, Symbol.species, {value: null})"),
@@ -121,14 +123,14 @@ POLLUTIONS: list[tuple[str, str]] = [
     ("proto", "Object.defineProperty(Object.prototype, '__proto__', {get() { throw 1 }, set() { throw 1 }})"),
     ("frozen everything", "for (const o of [Object.prototype, Array.prototype, Promise.prototype, Map.prototype, Function.prototype, Error.prototype]) Object.freeze(o)"),
     ("a frozen global", "Object.freeze(Object.getPrototypeOf(globalThis))"),
-    ("other console", "(globalThis as any).console = {log() { throw 1 }}"),
+    ("replaced console", "(globalThis as any).console = {log() { throw 1 }}"),
     ("timers", "(globalThis as any).setTimeout = (globalThis as any).queueMicrotask = () => { throw 1 }"),
-    ("a result of its own", "Object.defineProperty(globalThis, 'result', {get() { throw 1 }, configurable: false})"),
+    ("a throwing result property", "Object.defineProperty(globalThis, 'result', {get() { throw 1 }, configurable: false})"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("code", [row[1] for row in POLLUTIONS], ids=[row[0] for row in POLLUTIONS])
-def test_polluting_the_bridge_changes_nothing_that_the_host_sees(
+def test_polluting_the_bridge_does_not_change_what_the_host_sees(
     typescript: Target, sid: str, noted: list[Any], code: str
 ) -> None:
     """Seed: the bridge uses nothing that guest code can replace."""
@@ -142,8 +144,8 @@ def test_polluting_the_bridge_changes_nothing_that_the_host_sees(
     typescript.is_well(sid)
 
 
-def test_a_guest_cannot_make_errors_of_ours(typescript: Target, sid: str) -> None:
-    """Bug: with the functions of a stack trace, code could give its exceptions any code of the host."""
+def test_a_guest_cannot_forge_error_codes_of_the_host(typescript: Target, sid: str) -> None:
+    """Bug: with the stack trace functions, code could give its exceptions any error code of the host."""
     code = """
 const seen: any[] = [];
 (Error as any).prepareStackTrace = (e: any, frames: any[]) => { seen.push(...frames.map(f => f.getFunction())); return '' };
@@ -156,10 +158,10 @@ throw make ? make('Error', 'm', 'X', '', { code: 'WAITING_FOR_APPROVAL', message
     assert (result.error.code, result.error.message) == (Code.RUNTIME_ERROR, "Error: plain")
 
 
-def test_calls_are_checked_counted_and_approved_however_they_are_made(
+def test_calls_are_validated_counted_and_approved_however_they_are_made(
     typescript: Target, sid: str, noted: list[Any]
 ) -> None:
-    """Ours: the host decides who may call what; the guest sends only text."""
+    """Ours: the host decides who may call what; the guest only sends text."""
     tools = "const tools: any = Object.getPrototypeOf(globalThis);\n"
     assert typescript.attack(tools + "await tools.pay(1000)", sid).status == "waiting_for_approval"
     typescript.box.cancel(sid)
@@ -190,17 +192,17 @@ BOMBS: list[tuple[str, str, set[str]]] = [
     ("microtasks", "while (true) await null", {CPU}),
     ("microtasks that multiply", "const f = (): any => { queueMicrotask(f); queueMicrotask(f) }; f(); await new Promise(() => {})", {CPU, MEMORY}),
     ("promises that multiply", "const f = async (): Promise<any> => Promise.all([f(), f()]); await f()", {CPU, MEMORY, STACK, RAISED}),
-    ("a promise of itself", "const p: any = new Promise(r => setTimeout(() => r(p), 0)); await p", {RAISED}),
+    ("a promise that resolves to itself", "const p: any = new Promise(r => setTimeout(() => r(p), 0)); await p", {RAISED}),
     ("timers", "const f = () => setTimeout(f, 0); f(); await new Promise(() => {})", {CPU}),
     ("intervals", "setInterval(() => {}, 0); await new Promise(() => {})", {CPU, WALL, CALLS}),
     ("many timers", "for (let i = 0; i < 1e6; i++) setTimeout(() => {}, 1e9); await new Promise(() => {})", {CPU, MEMORY, CALLS}),
-    ("a timer for ever", "await new Promise(r => setTimeout(r, 1e308))", {WALL}),
-    ("a timer of infinity", "await new Promise(r => setTimeout(r, Infinity)); 5", {FINE}),
-    ("a timer of nothing", "await new Promise(r => setTimeout(r, NaN)); await new Promise(r => setTimeout(r, -1e308)); 5", {FINE}),
-    ("a thenable without end", "const t: any = { then(r: any) { Promise.resolve().then(() => r({ ...t })) } }; t", {CPU, MEMORY}),
-    ("a thenable that never comes", "({ then() {} })", {DIED}),
-    ("a thenable of itself", "const t: any = { then(r: any) { r(t) } }; t", {DIED, CPU}),
-    ("an async iterator without end", "for await (const x of { [Symbol.asyncIterator]: () => ({ next: async () => ({ done: false, value: 1 }) }) }) {}", {CPU}),
+    ("an endless timer", "await new Promise(r => setTimeout(r, 1e308))", {WALL}),
+    ("an infinite timer", "await new Promise(r => setTimeout(r, Infinity)); 5", {FINE}),
+    ("timers without a valid delay", "await new Promise(r => setTimeout(r, NaN)); await new Promise(r => setTimeout(r, -1e308)); 5", {FINE}),
+    ("an endless thenable", "const t: any = { then(r: any) { Promise.resolve().then(() => r({ ...t })) } }; t", {CPU, MEMORY}),
+    ("a thenable that never settles", "({ then() {} })", {DIED}),
+    ("a thenable that resolves to itself", "const t: any = { then(r: any) { r(t) } }; t", {DIED, CPU}),
+    ("an endless async iterator", "for await (const x of { [Symbol.asyncIterator]: () => ({ next: async () => ({ done: false, value: 1 }) }) }) {}", {CPU}),
     ("regex", "/(a*)*b/.test('a'.repeat(50))", {CPU}),
     ("regex with references", "/^(a|a?)+\\1$/.test('a'.repeat(50) + 'b')", {CPU}),
     ("regex in replace", "'a'.repeat(40).replace(/((a+)+)+$/g, () => { while (true) {} })", {CPU}),
@@ -215,17 +217,17 @@ BOMBS: list[tuple[str, str, set[str]]] = [
     ("a proxy as exception", "throw new Proxy(new Error('x'), { get() { while (true) {} }, ownKeys() { while (true) {} } })", {CPU, RAISED}),
     ("a proxy in the console", "console.log(new Proxy({}, { ownKeys() { while (true) {} } }))", {CPU}),
     ("a class in a result", "class A { toJSON() { while (true) {} } }; new A()", {CPU}),
-    ("a check of instances", "Object.defineProperty(RangeError, Symbol.hasInstance, { value() { while (true) {} } }); const f = (): any => ({ get a() { return f() } }); f()", {CPU}),
-    ("a limit of stacks", "(Error as any).stackTraceLimit = { valueOf() { while (true) {} } }; await add(1)", {CPU, FINE, RAISED}),
+    ("an instance check", "Object.defineProperty(RangeError, Symbol.hasInstance, { value() { while (true) {} } }); const f = (): any => ({ get a() { return f() } }); f()", {CPU}),
+    ("the stack trace limit", "(Error as any).stackTraceLimit = { valueOf() { while (true) {} } }; await add(1)", {CPU, FINE, RAISED}),
     ("hashing and dates", "for (;;) new Date(NaN).valueOf() + crypto.randomUUID().length", {CPU}),
     ("eval in eval", "const s = 'eval(s)'; (globalThis as any).s = s; eval(s)", {CPU, STACK, RAISED}),
-    ("with what is left", "const until = (f: any): any => { try { return f() } catch (e) { return until(f) } }; until(() => { while (true) {} })", {CPU}),
+    ("retrying after a limit", "const until = (f: any): any => { try { return f() } catch (e) { return until(f) } }; until(() => { while (true) {} })", {CPU}),
     # memory
     ("a buffer", "new ArrayBuffer(2 ** 31 - 1)", {MEMORY, RAISED}),
     ("a buffer of 2 to the 32", "new ArrayBuffer(2 ** 32)", {RAISED, MEMORY}),
     ("a buffer of 2 to the 53", "new ArrayBuffer(2 ** 53)", {RAISED}),
-    ("a buffer that may grow", "new ArrayBuffer(8, { maxByteLength: 2 ** 40 } as any)", {RAISED, MEMORY}),
-    ("a buffer that is caught", "for (;;) try { new ArrayBuffer(2e9) } catch {}", {MEMORY, CPU}),
+    ("a resizable buffer", "new ArrayBuffer(8, { maxByteLength: 2 ** 40 } as any)", {RAISED, MEMORY}),
+    ("buffers whose errors are caught", "for (;;) try { new ArrayBuffer(2e9) } catch {}", {MEMORY, CPU}),
     ("typed arrays", "const a: any[] = []; for (;;) a.push(new Float64Array(1e5))", {MEMORY}),
     ("text", "let s = 'ab'; for (;;) { s += s; s.charCodeAt(1) }", {MEMORY, RAISED}),
     ("text by repetition", "'x'.repeat(2 ** 30)", {MEMORY, RAISED}),
@@ -235,7 +237,7 @@ BOMBS: list[tuple[str, str, set[str]]] = [
     ("a list by length", "const a: any = []; a.length = 4294967295; a", {CPU, MEMORY, FOREIGN}),
     ("a list that is sparse", "const a: any = []; a[4294967294] = 1; a", {CPU, MEMORY, FOREIGN}),
     ("a list that is filled", "new Array(1e8).fill(0)", {MEMORY, CPU}),
-    ("a list that says that it is long", "new Proxy([], { get: (t, k) => k === 'length' ? 1e9 : 1 })", {CPU, MEMORY}),
+    ("a list that claims to be long", "new Proxy([], { get: (t, k) => k === 'length' ? 1e9 : 1 })", {CPU, MEMORY}),
     ("a list of infinite length", "await echo(new Proxy([], { get: (t, k) => k === 'length' ? Infinity : 'x'.repeat(1e5) }))", {CPU, MEMORY}),
     ("maps", "const m = new Map(); for (let n = 0;; n++) m.set(n, {})", {MEMORY, CPU}),
     ("symbols", "const a: any[] = []; for (let n = 0;; n++) a.push(Symbol.for('x'.repeat(99) + n))", {MEMORY, CPU}),
@@ -245,8 +247,8 @@ BOMBS: list[tuple[str, str, set[str]]] = [
     ("regexes", "for (let n = 0;; n++) new RegExp('a'.repeat(n % 1000) + '(b|c)'.repeat(100))", {CPU, MEMORY, RAISED}),
     ("a regex of repetitions", "new RegExp('((((a{1,1000}){1,1000}){1,1000}){1,1000})').test('a')", {CPU, MEMORY, RAISED, FINE}),
     ("code", "new Function('return ' + '1+'.repeat(1e6) + '1')()", {MEMORY, STACK, RAISED, CPU, FINE}),
-    ("JSON of a nest", "let o: any = 1; for (let i = 0; i < 40; i++) o = [o, o]; o", {CPU, MEMORY}),
-    ("JSON of a nest as argument", "let o: any = 1; for (let i = 0; i < 40; i++) o = [o, o]; await echo(o)", {CPU, MEMORY}),
+    ("JSON of nested lists", "let o: any = 1; for (let i = 0; i < 40; i++) o = [o, o]; o", {CPU, MEMORY}),
+    ("JSON of nested lists as argument", "let o: any = 1; for (let i = 0; i < 40; i++) o = [o, o]; await echo(o)", {CPU, MEMORY}),
     ("a message", "throw new Error('x'.repeat(2e6))", {RAISED, MEMORY}),
     # depth
     ("recursion", "const f = (): any => f(); f()", {STACK}),
@@ -278,29 +280,29 @@ BOMBS: list[tuple[str, str, set[str]]] = [
     ("a revoked proxy as argument", "const r = Proxy.revocable([], {}); r.revoke(); await echo(r.proxy)", {WRONG, RAISED}),
     ("a result that throws", "({ get a(): any { throw new Error('x') } })", {FOREIGN, RAISED}),
     ("a symbol", "Symbol('x')", {FOREIGN}), ("a big integer", "1n", {FOREIGN}), ("a function", "() => 1", {FOREIGN}), ("a map", "new Map([[1, 2]])", {FOREIGN}),
-    ("halves of characters", "'\\ud800'", {FOREIGN}), ("halves in a key", "({ ['\\udfff']: 1 })", {FOREIGN}),
-    ("halves in an argument", "await echo('\\ud800')", {WRONG}),
-    ("halves in a name", "throw Object.assign(new Error('\\ud800'), { name: '\\udfff' })", {RAISED}),
-    ("a key that is a prototype", "JSON.parse('{\"__proto__\": {\"x\": 1}, \"constructor\": 2}')", {FINE}),
-    ("exceptions of all kinds", "throw { get name(): any { throw 1 }, get message(): any { throw 2 }, toString() { throw 3 }, [Symbol.toPrimitive]() { throw 4 } }", {RAISED}),
-    ("an exception that is nothing", "throw undefined", {RAISED}), ("an exception that is a symbol", "throw Symbol('x')", {RAISED}),
+    ("lone surrogates", "'\\ud800'", {FOREIGN}), ("a lone surrogate in a key", "({ ['\\udfff']: 1 })", {FOREIGN}),
+    ("a lone surrogate in an argument", "await echo('\\ud800')", {WRONG}),
+    ("a lone surrogate in an error name", "throw Object.assign(new Error('\\ud800'), { name: '\\udfff' })", {RAISED}),
+    ("a __proto__ key", "JSON.parse('{\"__proto__\": {\"x\": 1}, \"constructor\": 2}')", {FINE}),
+    ("an exception whose properties throw", "throw { get name(): any { throw 1 }, get message(): any { throw 2 }, toString() { throw 3 }, [Symbol.toPrimitive]() { throw 4 } }", {RAISED}),
+    ("an undefined exception", "throw undefined", {RAISED}), ("an exception that is a symbol", "throw Symbol('x')", {RAISED}),
     ("an exception that is a proxy", "throw new Proxy({}, { getPrototypeOf() { throw 1 }, ownKeys() { throw 1 } })", {RAISED}),
-    ("a rejection that is never handled", "Promise.reject(new Error('lost')); 1", {RAISED}),
+    ("an unhandled rejection", "Promise.reject(new Error('lost')); 1", {RAISED}),
     ("many rejections", "for (let i = 0; i < 1e4; i++) Promise.reject(i); 1", {RAISED, MEMORY}),
     ("a rejection with a loop", "Promise.reject(Object.defineProperty(new Error('x'), 'message', { get() { while (true) {} } })); 1", {CPU}),
     ("output", "while (true) console.log('x'.repeat(1000))", {OUTPUT, CPU}),
-    ("output of nothing", "while (true) console.log('')", {OUTPUT, CPU}),
+    ("empty output", "while (true) console.log('')", {OUTPUT, CPU}),
     ("output in groups", "while (true) console.group()", {CPU, MEMORY}),
     ("output in deep groups", "for (let i = 0; i < 1e4; i++) console.group(); console.log('a\\n'.repeat(1e4))", {MEMORY, OUTPUT, CPU}),
     ("output of patterns", "console.log('%s'.repeat(1e5), ...new Array(1000).fill('x'.repeat(1000)))", {FINE, MEMORY, CPU, OUTPUT}),
-    ("output of halves", "console.log('\\ud800'.repeat(1000)); console.error('\\udfff')", {FINE}),
+    ("output of lone surrogates", "console.log('\\ud800'.repeat(1000)); console.error('\\udfff')", {FINE}),
     ("output of a cycle", "const o: any = {}; o.o = o; o.m = new Map([[o, o]]); console.log(o, [o])", {FINE}),
-    ("output of what throws", "console.log(new Proxy({}, { ownKeys() { throw 1 } }), { get a() { throw 1 } }, Object.create(null))", {FINE}),
+    ("output of values that throw", "console.log(new Proxy({}, { ownKeys() { throw 1 } }), { get a() { throw 1 } }, Object.create(null))", {FINE}),
     ("calls", "while (true) await add(1)", {CALLS}),
     ("calls that catch", "while (true) try { await add('x' as any) } catch {}", {CALLS}),
-    ("calls at once", "await Promise.all(Array.from({length: 500}, () => add(1)))", {CALLS}),
+    ("concurrent calls", "await Promise.all(Array.from({length: 500}, () => add(1)))", {CALLS}),
     ("calls that are never awaited", "for (let i = 0; i < 500; i++) add(1); 1", {CALLS}),
-    ("calls with much", "const x = 'x'.repeat(2e6); while (true) await echo(x)", {"REQUEST_TOO_LARGE", MEMORY}),
+    ("calls with large arguments", "const x = 'x'.repeat(2e6); while (true) await echo(x)", {"REQUEST_TOO_LARGE", MEMORY}),
     ("calls in a getter of a result", "({ get a() { add(1); return 1 } })", {FINE, FOREIGN}),
     ("calls in toJSON of an argument", "class A { toJSON() { add(1); return 1 } }; await echo(new A())", {FINE}),
     ("calls in a rejection", "await Promise.reject({ get stack() { add(1); return '' } })", {RAISED}),
@@ -313,12 +315,14 @@ BOMBS: list[tuple[str, str, set[str]]] = [
 def test_a_bomb_ends_in_time_and_does_no_harm(
     typescript: Target, sid: str, code: str, expected: set[str]
 ) -> None:
-    """Ours: SPEC §5, no guest code can hang, kill or slow the host beyond its limit and a second."""
+    """Ours: SPEC §5; no guest code can hang, kill or slow the host for longer than its limit and a second."""
     typescript.keep(sid)
-    limits = {**LIMITS, "wall_ms": 10_000} if CALLS in expected else LIMITS  # a busy machine calls slowly
+    limits = (
+        {**LIMITS, "wall_ms": 10_000} if CALLS in expected else LIMITS
+    )  # a busy machine makes calls slowly
     result = typescript.attack(code, sid, limits=limits)
     found = FINE if result.error is None else str(result.error.code)
-    slow = {CPU, WALL} if {MEMORY, CPU} & expected else set()  # a busy machine is slow first
+    slow = {CPU, WALL} if {MEMORY, CPU} & expected else set()  # a busy machine may reach a time limit first
     assert found in expected | slow, result.error
     typescript.has_kept(sid)
     assert typescript.box.run("1 + 1", session="bystander").result == 2
@@ -329,14 +333,14 @@ def test_there_are_enough_attacks() -> None:
     assert len(BOMBS) + len(REACHES) + len(POLLUTIONS) >= 200
 
 
-def test_depth_is_the_one_limit_that_code_may_catch_and_go_on(typescript: Target, sid: str) -> None:
-    """Seed: code can catch the RangeError and continue, also the second time."""
+def test_depth_is_the_only_limit_that_code_may_catch_and_survive(typescript: Target, sid: str) -> None:
+    """Seed: code can catch the RangeError and continue, even the second time."""
     code = "const f = (): any => f(); let n = 0; for (let i = 0; i < 50; i++) try { f() } catch (e) { if (e instanceof RangeError) n++ }; n"
     assert typescript.attack(code, sid).result == 50
     assert typescript.attack("await add(n)", sid).result == 51
 
 
-# ── the text of the code ─────────────────────────────────────────────────────────────────────────────
+# ── source text ──────────────────────────────────────────────────────────────────────────────────────
 
 SIZE = (256 << 10) - 200
 
@@ -349,7 +353,7 @@ SOURCES: dict[str, str] = {
     "open brackets of all kinds": many("({[("), "open parentheses": many("("), "nested parentheses": many("(", 10**5) + "1" + many(")", 10**5),
     "nested braces": many("{", 10**5) + many("}", 10**5), "nested lists": many("[", 10**5) + many("]", 10**5), "angles": many("<"),
     "generics": "let a: " + many("A<", 80000) + "B" + many(">", 80000), "templates": many("`${", 40000) + "1" + many("}`", 40000),
-    "open templates": many("`${"), "an open text": "'" + many("a"), "an open template": "`" + many("a"), "an open comment": "/*" + many("a"),
+    "open templates": many("`${"), "an open string": "'" + many("a"), "an open template": "`" + many("a"), "an open comment": "/*" + many("a"),
     "comments": many("/**/"), "a regex": "/" + many("("), "quotes": many("'"), "backticks": many("`"), "arrows": many("a=>") + "1",
     "typed arrows": many("(a:T)=>", 20000) + "1", "choices": many("a?", 50000) + "1" + many(":1", 50000), "casts": "a" + many(" as T"),
     "satisfied": "a" + many(" satisfies T"), "certain": "a" + many("!", 200000), "members": "a" + many(".b", 10**5), "sums": "1" + many("+1", 10**5),
@@ -369,7 +373,7 @@ SOURCES: dict[str, str] = {
 @pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
-def test_code_of_any_form_is_read_or_refused_in_time(name: str) -> None:
+def test_source_of_any_form_is_parsed_or_refused_in_time(name: str) -> None:
     """Ours: the host parses the code itself, so parsing must be fast."""
     began = time.thread_time()
     with contextlib.suppress(ScriptRefused):
@@ -380,18 +384,18 @@ def test_code_of_any_form_is_read_or_refused_in_time(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["NUL", "halves", "rubbish", "too long", "open parentheses", "nested lists", "generics"]
 )
-def test_code_of_any_form_has_an_answer(typescript: Target, sid: str, name: str) -> None:
-    """Ours: any source gives a typed error."""
+def test_malformed_source_gives_a_typed_error(typescript: Target, sid: str, name: str) -> None:
+    """Ours: no source can crash the host or leave the session unusable."""
     result = typescript.box.run(SOURCES[name], session=sid, limits={"wall_ms": 2_000})
     assert result.error is not None
     assert result.error.code in set(Code)
     typescript.is_well(sid)
 
 
-def test_a_compiler_that_takes_too_long_is_ended_with_all_of_its_processes(
+def test_a_compiler_that_takes_too_long_is_killed_with_all_its_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Any
 ) -> None:
-    """Bug: npm's tsc starts the compiler as a child, which kept running after the timeout."""
+    """Bug: npm's tsc starts the compiler as a child process, which kept running after the timeout."""
     inner = f"import subprocess, sys\nsubprocess.run([{sys.executable!r}, '-c', 'while True: pass'])"
     monkeypatch.setattr(tsc, "_TIMEOUT_S", 0.4)
     before = children()

@@ -14,7 +14,7 @@ from standfast.sandbox.cpython.cell_engine import CPythonCells
 
 
 class Functions:
-    """What these cells may call."""
+    """The functions that these cells may call."""
 
     def __init__(self, *names: str) -> None:
         self._all = {name: Capability(name=name, description="", input_schema={}) for name in names}
@@ -59,7 +59,7 @@ def engine() -> Iterator[CPythonCells]:
 
 @pytest.fixture(scope="session")
 def other() -> Iterator[CPythonCells]:
-    """Another engine with processes of its own, as another host process would have."""
+    """Another engine with its own processes, as another host process would have."""
     cells = CPythonCells(capacity=2, kind="bubblewrap")
     yield cells
     cells.close()
@@ -88,7 +88,7 @@ class Session:
         self.state = b""
 
     def __call__(self, code: str, **options: Any) -> CellEnd:
-        """Run code that makes no calls, or only such as are answered on the spot."""
+        """Run code that makes no calls, or only calls that are answered immediately."""
         end = self.cells.open(make_request(code, key=self.key, state=self.state, **options)).start()
         assert isinstance(end, CellEnd), end
         self.state = end.state if end.state is not None else self.state

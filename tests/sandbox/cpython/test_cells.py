@@ -43,7 +43,7 @@ def ended(step: CellStep) -> CellEnd:
 
 
 def made(step: CellStep) -> list[tuple[int, str]]:
-    """Return number and name of each call of a pause."""
+    """Return the number and name of each call of a pause."""
     assert isinstance(step, CellPause), step
     return [(call.number, call.name) for call in step.calls]
 
@@ -52,14 +52,14 @@ def value(of: Any, at_ms: int = 0) -> CallAnswer:
     return CallAnswer(value=of, at_ms=at_ms)
 
 
-def test_an_engine_is_what_the_port_asks_for(engine: CPythonCells) -> None:
+def test_the_engine_implements_its_port(engine: CPythonCells) -> None:
     """Ours: the runtime uses engines only through their port."""
     port: CodeEngine = engine
     assert port.language == "python"
 
 
-def test_a_plain_call_pauses_the_cell_and_its_answer_ends_it(cell: Open) -> None:
-    """Seed: calls inside code go through the same handling as any other call."""
+def test_a_plain_call_pauses_the_cell_until_it_is_answered(cell: Open) -> None:
+    """Seed: calls inside code are handled like any other call."""
     run = cell("y = add(1, b=2)\ny + 1")
     assert run.start() == CellPause((CellCall(number=1, name="add", args=[1], kwargs={"b": 2}, line=1),))
     end = ended(run.answer(1, value(3)))
@@ -76,7 +76,7 @@ def test_a_call_can_be_in_the_middle_of_an_expression(cell: Open) -> None:
     assert ended(step).result == [15, 27]
 
 
-def test_awaited_calls_are_made_together(cell: Open) -> None:
+def test_awaited_calls_are_made_concurrently(cell: Open) -> None:
     """Seed: `asyncio.gather` over tools runs them concurrently."""
     run = cell("import asyncio\nawait asyncio.gather(add(1), fetch(2), add(3))")
     assert made(run.start()) == [(1, "add"), (2, "fetch"), (3, "add")]
@@ -86,7 +86,7 @@ def test_awaited_calls_are_made_together(cell: Open) -> None:
 
 
 def test_code_that_awaits_each_call_continues_in_the_order_of_the_answers(cell: Open) -> None:
-    """Ours: the course of a cell depends only on the order of its results."""
+    """Ours: the execution of a cell depends only on the order of its results."""
     code = """
 import asyncio
 seen = []
@@ -104,8 +104,8 @@ seen
     assert ended(run.answer(3, value("third"))).result == ["second", "first", "fourth", "third"]
 
 
-def test_a_plain_call_is_reported_with_the_awaited_ones_before_it(cell: Open) -> None:
-    """Ours: no call waits for a later pause."""
+def test_a_plain_call_is_reported_together_with_pending_awaited_calls(cell: Open) -> None:
+    """Ours: no call has to wait for a later pause."""
     run = cell("p = fetch(1)\nq = add(2)\nr = await p\n[q, r]")
     assert made(run.start()) == [(1, "fetch"), (2, "add")]
     assert run.answer(1, value("early")) == CellPause()
@@ -113,7 +113,7 @@ def test_a_plain_call_is_reported_with_the_awaited_ones_before_it(cell: Open) ->
 
 
 def test_a_call_that_is_no_longer_awaited_can_still_be_answered(cell: Open) -> None:
-    """Ours: a failed gather leaves calls behind whose results come later."""
+    """Ours: a failed gather leaves calls behind whose results arrive later."""
     code = """
 import asyncio
 try:
@@ -130,8 +130,8 @@ await add(3)
     assert ended(run.answer(3, value("ok"))).result == "ok"
 
 
-def test_an_answer_to_no_call_is_refused(cell: Open) -> None:
-    """Ours: a mistake of the driver must raise."""
+def test_an_answer_to_an_unknown_call_is_refused(cell: Open) -> None:
+    """Ours: a mistake in the driver must raise."""
     run = cell("add(1)")
     run.start()
     with pytest.raises(InvalidArgument):
@@ -140,8 +140,8 @@ def test_an_answer_to_no_call_is_refused(cell: Open) -> None:
     assert run.answer(1, value(1)) is end
 
 
-def test_an_uncaught_exception_is_the_error_that_it_stands_for(cell: Open) -> None:
-    """Ours: the error code of a denied call survives its way through the guest."""
+def test_an_uncaught_exception_keeps_the_error_code_of_the_failed_call(cell: Open) -> None:
+    """Ours: the error code of a denied call survives its passage through the guest."""
     denied = ErrorObject(code=Code.PERMISSION_DENIED, message="not you")
     run = cell("x = 1\nadd(1)")
     run.start()
@@ -155,7 +155,7 @@ def test_an_uncaught_exception_is_the_error_that_it_stands_for(cell: Open) -> No
 
 
 @pytest.mark.parametrize("kind", ["HTTPError", "UnicodeDecodeError", "print", "__import__"])
-def test_an_exception_that_python_does_not_have_is_a_runtime_error(cell: Open, kind: str) -> None:
+def test_an_exception_type_unknown_to_python_becomes_a_runtime_error(cell: Open, kind: str) -> None:
     """Ours: a tool's own exception type must not break the cell."""
     run = cell("try:\n    add(1)\nexcept RuntimeError as error:\n    seen = str(error)\nseen")
     run.start()
@@ -180,7 +180,7 @@ def test_an_exception_that_python_does_not_have_is_a_runtime_error(cell: Open, k
     ],
 )
 def test_an_argument_that_is_not_json_is_reported_with_the_call(cell: Open, argument: str, what: str) -> None:
-    """Ours: the call is not made, the code learns why, and the host survives."""
+    """Ours: the call is not made, the code is given the reason, and the host survives."""
     code = "cycle = []\ncycle.append(cycle)\ndeep = []\nfor _ in range(5000):\n    deep = [deep]\n"
     run = cell(f"{code}add({argument})")
     pause = run.start()
@@ -189,7 +189,7 @@ def test_an_argument_that_is_not_json_is_reported_with_the_call(cell: Open, argu
     run.close()
 
 
-def test_a_function_that_there_is_not_is_an_unknown_tool(cell: Open) -> None:
+def test_an_undefined_function_is_an_unknown_tool(cell: Open) -> None:
     """Seed: an unknown name gets a suggestion; reading one is a NameError."""
     error = ended(cell("x = 5\nad(1)").start()).error
     assert error is not None
@@ -215,8 +215,8 @@ def test_sleeping_is_a_call(cell: Open) -> None:
     assert ended(run.answer(2, CallAnswer())).result == "slept"
 
 
-def test_a_time_limit_in_code_is_a_sleep_beside_the_call(cell: Open) -> None:
-    """Ours: the time of `asyncio.wait_for` is that of the host."""
+def test_a_timeout_in_code_is_a_sleep_beside_the_call(cell: Open) -> None:
+    """Ours: `asyncio.wait_for` uses the host's time."""
     code = (
         "import asyncio\ntry:\n    await asyncio.wait_for(add(1), 5)\nexcept TimeoutError:\n    r = 'late'\nr"
     )
@@ -235,17 +235,17 @@ def test_a_time_limit_in_code_is_a_sleep_beside_the_call(cell: Open) -> None:
     assert ended(in_time.answer(1, value("soon"))).result == "soon"
 
 
-def test_tasks_that_wait_for_each_other_for_ever_end_the_cell(cell: Open) -> None:
+def test_a_deadlock_between_tasks_ends_the_cell(cell: Open) -> None:
     """Ours: a deadlock is reported instead of waiting for the time limit."""
     end = ended(cell("import asyncio\nawait asyncio.Event().wait()").start())
     assert end.error is not None
     assert (end.error.code, end.hard) == (Code.INTERRUPTED, True)
 
 
-# ── answers on the spot ──────────────────────────────────────────────────────────────────────────────
+# ── immediate answers ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_finish_ends_the_code_and_keeps_what_it_bound(cell: Open) -> None:
+def test_finish_ends_the_code_and_keeps_its_variables(cell: Open) -> None:
     """Seed: `finish(value)` ends the turn from inside code; `except Exception` does not stop it."""
     finished: list[Any] = []
 
@@ -264,7 +264,7 @@ def test_finish_ends_the_code_and_keeps_what_it_bound(cell: Open) -> None:
         assert ended(cell("x", state=end.state).start()).result == 1
 
 
-def test_a_call_answered_on_the_spot_has_no_number(cell: Open) -> None:
+def test_a_call_answered_immediately_has_no_number(cell: Open) -> None:
     """Ours: a call without an effect is neither journaled nor counted."""
     now = lambda call: value(call.args[0] * 10) if call.name == "now_or_never" else None  # noqa: E731
     code = "xs = [now_or_never(n) for n in range(5)]\nadd(sum(xs))"
@@ -278,7 +278,7 @@ def test_a_call_answered_on_the_spot_has_no_number(cell: Open) -> None:
     assert ended(mixed.answer(1, value(2))).result == [10, 2, 30]
 
 
-def test_an_answer_on_the_spot_that_breaks_frees_the_worker(cell: Open) -> None:
+def test_an_immediate_answer_that_raises_frees_the_worker(cell: Open) -> None:
     """Ours: an error in the caller's code must not lose a worker."""
 
     def broken(call: CellCall) -> CallAnswer | None:
@@ -308,7 +308,7 @@ def test_a_large_input_is_not_part_of_the_state(cell: Open) -> None:
         assert ended(cell("doc", state=end.state).start()).error is not None
 
 
-def test_inputs_may_be_any_json_or_bytes(cell: Open) -> None:
+def test_an_input_may_be_any_json_value_or_bytes(cell: Open) -> None:
     """Ours: attachments are passed as bytes."""
     inputs = {"a": {"b": [1, None, 2.5]}, "raw": b"\x00\xff", "text": "ü", "t": (1, {2: {3}}), "big": 2**80}
     end = ended(
@@ -320,14 +320,14 @@ def test_inputs_may_be_any_json_or_bytes(cell: Open) -> None:
     assert refused.error.code == Code.INVALID_ARGUMENT
 
 
-def test_a_variable_comes_back_after_an_input_of_its_name(cell: Open) -> None:
+def test_a_variable_reappears_after_an_input_of_the_same_name(cell: Open) -> None:
     """Seed: inputs hide variables only while the code runs."""
     state = ended(cell("data = 'mine'").start()).state
     end = ended(cell("copy = data", state=state, inputs={"data": "given"}).start())
     assert ended(cell("[data, copy]", state=end.state).start()).result == ["mine", "given"]
 
 
-def test_a_value_is_loaded_when_it_is_touched(cell: Open) -> None:
+def test_a_value_is_loaded_only_when_the_code_uses_it(cell: Open) -> None:
     """Ours: a value that is not used is not loaded."""
     asked: list[str] = []
 
@@ -363,14 +363,12 @@ def test_a_value_is_loaded_when_it_is_touched(cell: Open) -> None:
         ("await add(1)", None),
     ],
 )
-def test_a_result_is_what_the_code_calls_so_or_its_last_expression(
-    cell: Open, code: str, result: Any
-) -> None:
+def test_the_result_is_the_variable_result_or_the_last_expression(cell: Open, code: str, result: Any) -> None:
     """Seed: the result is `result` or the last expression."""
     assert ended(cell(code, answer_now=lambda call: value(None)).start()).result == result
 
 
-def test_a_result_of_an_earlier_run_does_not_count(cell: Open) -> None:
+def test_result_of_an_earlier_run_does_not_count(cell: Open) -> None:
     """Seed: `result` counts only if this run bound it, even to the same value."""
     state = ended(cell("result = 5").start()).state
     assert ended(cell("result + 1", state=state).start()).result == 6
@@ -393,7 +391,7 @@ def test_a_result_of_an_earlier_run_does_not_count(cell: Open) -> None:
         ("(n for n in [1])", "generator"),
     ],
 )
-def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(
+def test_a_result_that_is_not_json_is_an_error_but_the_state_is_kept(
     cell: Open, code: str, hint: str
 ) -> None:
     """Seed: the error names the type, and the variables are kept."""
@@ -403,8 +401,8 @@ def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(
     assert ended(cell("x", state=end.state).start()).result == 1
 
 
-def test_a_result_or_an_argument_that_is_too_large_is_an_error(cell: Open) -> None:
-    """Ours: JSON takes many times its size in the host's memory."""
+def test_a_result_or_argument_that_is_too_large_is_an_error(cell: Open) -> None:
+    """Ours: JSON takes up many times its size in the host's memory."""
     end = ended(cell("'x' * (17 << 20)", limits={"memory_mb": 256}).start())
     assert end.error is not None
     assert (end.error.code, end.hard) == (Code.RESPONSE_TOO_LARGE, False)
@@ -413,8 +411,8 @@ def test_a_result_or_an_argument_that_is_too_large_is_an_error(cell: Open) -> No
     assert pause.calls[0].problem == request_too_large("add", "the limit is 16777216 bytes as JSON")
 
 
-def test_syntax_errors_run_nothing(cell: Open) -> None:
-    """Seed: code that cannot be parsed has no effect, and the error has its place."""
+def test_code_with_a_syntax_error_does_not_run(cell: Open) -> None:
+    """Seed: code that cannot be parsed has no effect, and the error has a line and column."""
     nested = f"x = {'(' * 300}{')' * 300}"
     for code in (
         "add(1)\nx = (",
@@ -445,7 +443,7 @@ def test_a_paused_cell_that_is_stopped_ends_with_the_next_answer(cell: Open) -> 
 
 
 def test_a_running_cell_can_be_stopped(cell: Open) -> None:
-    """Seed: cancelling does not wait for the code to end."""
+    """Seed: cancelling does not wait for the code to finish."""
     running = threading.Event()
 
     def answer_now(call: CellCall) -> CallAnswer:
@@ -471,8 +469,8 @@ def test_a_stop_after_the_end_does_nothing(cell: Open) -> None:
     assert ended(cell("x", state=end.state).start()).result == 1
 
 
-def test_time_passes_with_answers_and_never_goes_back(cell: Open) -> None:
-    """Ours: the clock of a cell follows its journal."""
+def test_time_advances_with_answers_and_never_goes_back(cell: Open) -> None:
+    """Ours: a cell's clock follows its journal."""
     code = "import time\na = time.time()\nadd()\nb = time.time()\nadd()\n[a, b, time.time()]"
     run = cell(code, now_ms=5_000)
     run.start()

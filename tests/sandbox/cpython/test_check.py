@@ -1,4 +1,4 @@
-"""The faults that are found in a Python cell before it runs, and code that must pass."""
+"""Faults that a check finds in a Python cell before it runs, and code that must pass."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_mistakes_are_found(found: Found, code: str, expected: tuple[str, str, i
         "",
     ],
 )
-def test_code_that_may_be_right_is_left_alone(found: Found, code: str) -> None:
+def test_code_that_may_be_correct_is_accepted(found: Found, code: str) -> None:
     """Ours: valid Python is not refused, even if another engine lacks a feature."""
     assert found(code) == []
 
@@ -114,19 +114,21 @@ def test_code_that_may_be_right_is_left_alone(found: Found, code: str) -> None:
         "x = " + "+".join(["1"] * 20_000),
     ],
 )
-def test_code_that_is_nested_deeply_does_no_harm(found: Found, code: str) -> None:
-    """Ours: the host itself inspects hostile code."""
+def test_checking_deeply_nested_code_does_no_harm(found: Found, code: str) -> None:
+    """Ours: hostile code is inspected in the host process."""
     assert all(item.code == Code.SYNTAX_ERROR for item in found(code))
 
 
-def test_nothing_is_run_and_nothing_is_computed(found: Found) -> None:
+def test_a_check_neither_runs_nor_evaluates_anything(found: Found) -> None:
     """Seed: a check runs nothing, not even constant folding or decorators."""
     tries = "".join(f"{' ' * n}try:\n{' ' * (n + 1)}pass\n{' ' * n}finally:\n" for n in range(18))
     assert found(f"{tries}{' ' * 18}pass\nx = 10 ** 10 ** 10\n@print\ndef f(a=1 / 0): pass") == []
 
 
-def test_names_of_the_session_are_known(engine: CPythonCells, request_of: Callable[..., CellRequest]) -> None:
-    """Ours: functions of earlier cells can be called, even if they hide a tool."""
+def test_a_check_knows_the_names_of_the_session(
+    engine: CPythonCells, request_of: Callable[..., CellRequest]
+) -> None:
+    """Ours: functions of earlier cells can be called, even if they shadow a tool."""
     end = engine.open(request_of("def mine(x): return x\ndef add(a, b, c): return a")).start()
     assert isinstance(end, CellEnd)
     state = end.state or b""
@@ -137,7 +139,7 @@ def test_names_of_the_session_are_known(engine: CPythonCells, request_of: Callab
     assert look("mine(1)\nadd('a', 'b', 'c')") == []
 
 
-def test_types_are_not_checked_and_that_is_said(found: Found) -> None:
+def test_a_check_reports_that_types_are_not_checked(found: Found) -> None:
     """Seed: a check says what it did not cover."""
     (item,) = found("x = add(1)\nx.upper()", check="types")
     assert (item.severity, item.message) == (
@@ -146,14 +148,14 @@ def test_types_are_not_checked_and_that_is_said(found: Found) -> None:
     )
 
 
-def test_places_count_characters(found: Found) -> None:
+def test_columns_count_characters(found: Found) -> None:
     """Ours: columns count characters, as editors do."""
     (item,) = found("x = 'äöü'; import nothing")
     assert item.span is not None
     assert (item.span.column, item.span.end_column) == (12, 26)
 
 
-def test_touched_names_are_those_that_are_read(engine: CPythonCells) -> None:
+def test_touched_names_are_the_names_that_code_reads(engine: CPythonCells) -> None:
     """Ours: only values that the code reads are loaded."""
     names = ("data", "history", "other")
     assert engine.touched("a = data['x'] + data['y']\nhistory[0]\nother = 1", names).names == {
@@ -163,7 +165,7 @@ def test_touched_names_are_those_that_are_read(engine: CPythonCells) -> None:
     assert engine.touched("data[", names).names == {}
 
 
-def test_code_that_is_not_text_is_refused(
+def test_code_with_a_lone_surrogate_is_refused(
     engine: CPythonCells, request_of: Callable[..., CellRequest]
 ) -> None:
     """Bug: half of a surrogate pair cannot be encoded."""

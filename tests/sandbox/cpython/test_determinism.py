@@ -1,4 +1,4 @@
-"""The same code with the same results behaves the same, wherever and whenever it runs."""
+"""The same code with the same results behaves identically, wherever and whenever it runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ add(type(Mine.now()).__name__, isinstance(now, datetime.datetime), os.path.basen
 def journey(
     cells: CPythonCells, request_of: Request, code: str = CHANCE, *, suspend: bool = False, **options: Any
 ) -> list[CellCall]:
-    """Return all calls of the same cell with the same results."""
+    """Return all calls that the same cell makes when given the same results."""
     run = cells.open(request_of(code, **options))
     step: CellStep = run.start()
     calls: list[CellCall] = []
@@ -66,10 +66,10 @@ def test_the_same_cell_makes_the_same_calls_everywhere(
 
 
 @pytest.mark.slow
-def test_parallel_tasks_take_the_same_turns(
+def test_parallel_tasks_are_scheduled_identically(
     engine: CPythonCells, other: CPythonCells, request_of: Request
 ) -> None:
-    """Ours: the order of tasks follows from the order of the results."""
+    """Ours: the order of tasks is determined by the order of the results."""
     code = """
 import asyncio, random
 async def one(n):
@@ -86,10 +86,10 @@ del group
     assert journey(other, request_of, code, suspend=True, seed="x") == calls
 
 
-def test_random_numbers_go_on_from_cell_to_cell(
+def test_random_numbers_continue_from_cell_to_cell(
     engine: CPythonCells, other: CPythonCells, request_of: Request
 ) -> None:
-    """Ours: the state of the random generator is part of the session's state, once it was used."""
+    """Ours: once used, the state of the random generator is part of the session's state."""
     first = engine.open(request_of("import random\na = random.random()", seed="one")).start()
     assert isinstance(first, CellEnd)
     ends = [
@@ -100,7 +100,7 @@ def test_random_numbers_go_on_from_cell_to_cell(
     assert results[0] == results[1]
 
 
-def test_unused_randomness_comes_from_the_seed(engine: CPythonCells, request_of: Request) -> None:
+def test_unused_randomness_is_seeded_per_session_and_turn(engine: CPythonCells, request_of: Request) -> None:
     """Ours: two sessions, or two turns, draw different numbers."""
     first = engine.open(request_of("import random", seed="one")).start()
     assert isinstance(first, CellEnd)

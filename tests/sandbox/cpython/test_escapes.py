@@ -1,4 +1,4 @@
-"""Guest code that tries to reach what it was not given. Nothing leaves, the host lives, and the next
+"""Guest code that tries to reach what it was not given. Nothing leaks, the host survives, and the next
 run works.
 """
 
@@ -135,10 +135,10 @@ def listening() -> Iterator[socket.socket]:
 
 @pytest.mark.sampled(8, each="jailed")
 @pytest.mark.parametrize("probe", PROBES, ids=[repr(row)[:70] for row in PROBES])
-def test_guest_code_does_not_get_out(
+def test_guest_code_cannot_escape(
     jail_session: Session, secret_file: Path, listening: socket.socket, probe: str
 ) -> None:
-    """Ours: files, environment, network, processes, kernel and other packages: each probe must fail."""
+    """Ours: files, environment, network, processes, kernel and other packages; each probe must fail."""
     before = secret_file.stat()
     code = probe.format(file=secret_file, pid=os.getpid(), port=listening.getsockname()[1])
     end = jail_session(code)
@@ -158,7 +158,7 @@ def test_guest_code_does_not_get_out(
     assert jail_session("1 + 1").result == 2
 
 
-def test_a_fork_bomb_makes_no_process(jail_session: Session) -> None:
+def test_a_fork_bomb_creates_no_process(jail_session: Session) -> None:
     """Seed: a fork bomb fails at its first attempt."""
     code = """
 import os, subprocess, threading
@@ -181,13 +181,13 @@ made
     assert jail_session(code).result == 0
 
 
-def test_guest_code_sees_nothing_of_the_process_that_started_it(jail_session: Session) -> None:
+def test_guest_code_sees_nothing_of_its_parent_process(jail_session: Session) -> None:
     """Ours: the guest has an empty environment, an empty directory and no arguments."""
     code = "import os, sys\n[dict(os.environ), os.listdir('.'), sys.argv, sys.stdin.read()]"
     assert jail_session(code).result == [{}, [], [""], ""]
 
 
-def test_a_namespace_shows_nothing_of_the_machine(session: Session) -> None:
+def test_a_namespace_hides_the_machine(session: Session) -> None:
     """Seed: no host home, no /proc, user id 65534, no host name."""
     code = """
 import os, platform
@@ -257,7 +257,7 @@ TAMPERING: list[str] = [
 
 @pytest.mark.sampled(4, each="jailed")
 @pytest.mark.parametrize("code", TAMPERING, ids=[repr(row)[:70] for row in TAMPERING])
-def test_whatever_code_does_to_its_own_process_the_host_is_well(jail_session: Session, code: str) -> None:
+def test_tampering_with_its_own_process_does_not_harm_the_host(jail_session: Session, code: str) -> None:
     """Ours: the host does not trust the runner inside the guest, and keeps running."""
     end = jail_session(
         code, answer_now=lambda call: CallAnswer(value=1), limits={"cpu_ms": 700, "wall_ms": 800}

@@ -1,4 +1,4 @@
-"""The jail: which kind is used, what it shows, and that it ends with its host."""
+"""The jail: which kind is used, what is visible inside, and that it ends with its host."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_report_says_which_kind_is_used_and_why() -> None:
 
 
 @pytest.mark.usefixtures("fresh_report")
-def test_landlock_is_taken_where_bubblewrap_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_landlock_is_used_where_bubblewrap_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed: landlock with seccomp is used where namespaces are not permitted."""
     monkeypatch.setattr(shutil, "which", lambda name: None)
     report = jail_report()
@@ -48,7 +48,9 @@ def test_landlock_is_taken_where_bubblewrap_cannot_be(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("fresh_report")
-def test_where_no_jail_can_be_code_is_refused(monkeypatch: pytest.MonkeyPatch, request_of: Request) -> None:
+def test_code_is_refused_where_no_jail_is_available(
+    monkeypatch: pytest.MonkeyPatch, request_of: Request
+) -> None:
     """Seed: without any jail, code is refused with a clear message."""
     monkeypatch.setattr(jail, "_try_bubblewrap", lambda: "setting up uid map: Permission denied")
     monkeypatch.setattr(jail, "_try_landlock", lambda: "the kernel has no landlock")
@@ -62,8 +64,8 @@ def test_where_no_jail_can_be_code_is_refused(monkeypatch: pytest.MonkeyPatch, r
     cells.close()
 
 
-def test_threads_that_look_for_the_interpreter_at_once_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bug: "the Python engine cannot be started: 'userbase'", as `sysconfig` is not safe for threads."""
+def test_threads_can_look_for_the_interpreter_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: "the Python engine cannot be started: 'userbase'", because `sysconfig` is not thread-safe."""
     fill_in = getattr(sysconfig, "_init_posix")  # noqa: B009
     monkeypatch.setattr(sysconfig, "_init_posix", lambda found: (time.sleep(0.1), fill_in(found)))
     monkeypatch.setattr(sysconfig, "_CONFIG_VARS", None)
@@ -74,8 +76,8 @@ def test_threads_that_look_for_the_interpreter_at_once_find_it(monkeypatch: pyte
     assert len(set(map(id, found))) == 1
 
 
-def test_a_machine_without_a_filter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: no code runs without a filter of system calls."""
+def test_code_is_refused_on_a_machine_without_a_system_call_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: no code runs without a system call filter."""
     monkeypatch.setattr("standfast.sandbox.cpython.jail.seccomp.knows", lambda machine: False)
     report = jail_report.__wrapped__()
     assert report.kind is None
@@ -85,8 +87,8 @@ def test_a_machine_without_a_filter_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
-def test_chosen_packages_can_be_imported_and_not_changed(kind: str, request_of: Request) -> None:
-    """Seed: chosen packages can be imported, read-only."""
+def test_selected_packages_can_be_imported_but_not_changed(kind: str, request_of: Request) -> None:
+    """Seed: selected packages can be imported and are read-only."""
     cells = CPythonCells(kind=kind, packages=("msgspec",), capacity=1)  # type: ignore[arg-type]
     try:
         code = "import msgspec\nP = msgspec.defstruct('P', ['x'])\nmsgspec.json.encode(P(1)).decode()"
@@ -105,8 +107,8 @@ def test_chosen_packages_can_be_imported_and_not_changed(kind: str, request_of: 
 
 
 @pytest.mark.parametrize("name", ["no_such_package", "os.path", "../x", "", "sys"])
-def test_a_package_that_there_is_not_is_refused(name: str, request_of: Request) -> None:
-    """Ours: a misspelt package is reported when the engine is made, not when code fails."""
+def test_an_unknown_package_is_refused(name: str, request_of: Request) -> None:
+    """Ours: a misspelt package is reported when the engine is created, not when code fails."""
     cells = CPythonCells(packages=(name,))
     with pytest.raises(InvalidArgument):
         cells.open(request_of("1"))
@@ -159,7 +161,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10) -> bool:
     "code", ["open('x', 'w')\nadd()\nsum(range(10**15))", "add()\nimport threading\nthreading.Event().wait()"]
 )
 def test_a_guest_dies_with_its_host(child: Callable[..., Any], kind: str, code: str) -> None:
-    """Seed: SIGKILL of the host ends its guests, also while one computes and holds every lock."""
+    """Seed: SIGKILL of the host ends its guests, even one that computes and holds every lock."""
     host = child(HOST, kind, code)
     *pids, home = [int(pid) if pid.isdigit() else pid for pid in host.line().split()]
     assert not any(gone(pid) for pid in pids)
@@ -168,9 +170,7 @@ def test_a_guest_dies_with_its_host(child: Callable[..., Any], kind: str, code: 
     assert wait_until(lambda: not os.path.exists(home))
 
 
-def test_a_guest_lives_on_when_the_thread_that_started_it_ends(
-    engine: CPythonCells, request_of: Request
-) -> None:
+def test_a_guest_survives_the_thread_that_started_it(engine: CPythonCells, request_of: Request) -> None:
     """Bug: the parent-death signal is sent when the parent's thread ends."""
     import threading
 
@@ -191,8 +191,8 @@ def test_a_guest_lives_on_when_the_thread_that_started_it_ends(
     assert end.result == 5
 
 
-def test_a_supervisor_that_is_killed_takes_its_guest_along(locked: CPythonCells, request_of: Request) -> None:
-    """Ours: without a process namespace, nothing else would end the guest."""
+def test_killing_the_supervisor_kills_its_guest(locked: CPythonCells, request_of: Request) -> None:
+    """Ours: without a process namespace, nothing else would kill the guest."""
     end = locked.open(request_of("x = 5", key="orphan")).start()
     assert isinstance(end, CellEnd)
     process = locked._workers._warm["orphan"].process

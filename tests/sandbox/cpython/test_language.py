@@ -1,4 +1,4 @@
-"""All of Python: what code of models uses, and what the other engine refuses."""
+"""All of Python: features that models' code uses and the other engine refuses."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ FEATURES: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("code", "expected"), FEATURES, ids=[repr(code)[:60] for code, _ in FEATURES])
-def test_python_is_all_there(session: Session, code: str, expected: Any) -> None:
+def test_every_feature_of_python_works(session: Session, code: str, expected: Any) -> None:
     """Seed: all of Python is available."""
     end = session(code)
     assert end.error is None, end
@@ -131,7 +131,7 @@ ASYNC: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("code", "expected"), ASYNC, ids=[repr(code)[:60] for code, _ in ASYNC])
-def test_calls_work_plain_and_awaited(session: Session, code: str, expected: Any) -> None:
+def test_plain_and_awaited_calls_work(session: Session, code: str, expected: Any) -> None:
     """Seed: plain `f(x)` calls and awaited ones both work."""
 
     def ten_times(call: CellCall) -> CallAnswer:
@@ -156,7 +156,7 @@ def test_calls_work_plain_and_awaited(session: Session, code: str, expected: Any
         ("class Mine(Exception):\n    pass\nraise Mine('no')", "Mine: no", (3, 1, 3, 17)),
     ],
 )
-def test_an_error_says_where_in_the_code_it_came_from(
+def test_an_error_has_the_line_and_column_of_the_code(
     session: Session, code: str, message: str, span: tuple[int, ...]
 ) -> None:
     """Seed: lines and columns are those of the user's code."""
@@ -167,8 +167,8 @@ def test_an_error_says_where_in_the_code_it_came_from(
     assert (error.span.line, error.span.column, error.span.end_line, error.span.end_column) == span
 
 
-def test_a_function_of_an_earlier_run_fails_where_it_is_called(session: Session) -> None:
-    """Ours: a line of earlier code would be misleading."""
+def test_an_error_in_a_function_of_an_earlier_run_is_located_at_its_call(session: Session) -> None:
+    """Ours: a line number of earlier code would be misleading."""
     session("def broken():\n    x = 1\n    return 1 / 0")
     error = session("y = 1\nbroken()").error
     assert error is not None
@@ -176,7 +176,7 @@ def test_a_function_of_an_earlier_run_fails_where_it_is_called(session: Session)
     assert error.span.line == 2
 
 
-def test_a_traceback_that_code_prints_shows_its_lines(session: Session) -> None:
+def test_a_printed_traceback_shows_the_lines_of_the_code(session: Session) -> None:
     """Ours: a traceback looks the same as outside the sandbox."""
     end = session("import traceback\ntry:\n    1 / 0\nexcept Exception:\n    traceback.print_exc()")
     assert "1 / 0" in end.stderr
@@ -184,14 +184,14 @@ def test_a_traceback_that_code_prints_shows_its_lines(session: Session) -> None:
     assert "standfast" not in end.stderr
 
 
-def test_stdout_and_stderr_are_kept_apart(session: Session) -> None:
-    """Ours: guest code has both streams, as any program has."""
+def test_stdout_and_stderr_are_kept_separate(session: Session) -> None:
+    """Ours: guest code has both streams, like any program."""
     end = session(
         "import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.stdout.buffer.write(b'raw\\n')"
     )
     assert (end.stdout, end.stderr) == ("out\nraw\n", "err\n")
 
 
-def test_text_that_is_not_text_can_be_printed(session: Session) -> None:
+def test_a_lone_surrogate_can_be_printed(session: Session) -> None:
     """Bug: half of a surrogate pair has no UTF-8 form."""
     assert session("print('a\\ud800b')").stdout == "a\\ud800b\n"

@@ -62,10 +62,10 @@ LIMITS: list[tuple[str, dict[str, int], str]] = [
 
 
 @pytest.mark.parametrize(("code", "limits", "expected"), LIMITS, ids=[repr(row[0])[:50] for row in LIMITS])
-def test_a_limit_ends_the_cell_and_leaves_the_state_as_it_was(
+def test_a_limit_ends_the_cell_and_rolls_back_its_state(
     run: Run, code: str, limits: dict[str, int], expected: str
 ) -> None:
-    """Seed: no code runs for ever, none can catch its end, and a hard end is a rollback."""
+    """Seed: no code runs for ever or can catch its own end, and a hard end is a rollback."""
     state = run("x = 1").state
     began = time.monotonic()
     end = run(f"x = 2\n{code}", state=state, limits={"wall_ms": 20_000, **limits})
@@ -75,13 +75,13 @@ def test_a_limit_ends_the_cell_and_leaves_the_state_as_it_was(
     assert run("x", state=state).result == 1
 
 
-def test_what_was_printed_before_a_limit_is_reported(run: Run) -> None:
+def test_output_printed_before_a_limit_is_reported(run: Run) -> None:
     """Ours: the output before the limit helps to find the cause."""
     end = run("for n in range(3):\n    print(n)\nwhile True:\n    pass", limits={"cpu_ms": 100})
     assert end.stdout == "0\n1\n2\n"
 
 
-def test_code_may_raise_a_memory_error_of_its_own(run: Run) -> None:
+def test_code_may_raise_its_own_memory_error(run: Run) -> None:
     """Ours: only exceeding the memory limit is a hard failure."""
     end = run("x = 1\nraise MemoryError('mine')")
     assert end.error is not None
@@ -100,7 +100,7 @@ def test_depth_is_limited_by_an_error_that_code_can_catch(run: Run) -> None:
     assert run(f"{deep}f(3000)", limits={"max_stack_depth": 4000}).result == 3000
 
 
-def test_a_call_at_the_end_of_the_stack_is_made_or_not_made(run: Run) -> None:
+def test_a_call_near_the_end_of_the_stack_is_made_whole_or_not_at_all(run: Run) -> None:
     """Ours: a stack overflow in the middle of a message must not break the protocol."""
     code = """
 def f(n):
@@ -117,7 +117,7 @@ f(0)
     assert not end.hard
 
 
-def test_imports_may_go_deeper_than_code(run: Run) -> None:
+def test_imports_may_nest_deeper_than_code(run: Run) -> None:
     """Ours: the imports of a module do not count as frames of the code."""
     assert (
         run("import unittest.mock, email.mime.text, xml.dom.minidom\n1", limits={"max_stack_depth": 30}).error
@@ -126,7 +126,7 @@ def test_imports_may_go_deeper_than_code(run: Run) -> None:
 
 
 def test_one_call_too_many_ends_the_cell(jailed: CPythonCells, request_of: Request) -> None:
-    """Seed: the number of calls of a run is limited, however the calls are made."""
+    """Seed: the number of calls in a run is limited, however the calls are made."""
     for code in (
         "for n in range(3):\n    add(n)",
         "import asyncio\nawait asyncio.gather(*[add(n) for n in range(3)])",
@@ -141,13 +141,13 @@ def test_one_call_too_many_ends_the_cell(jailed: CPythonCells, request_of: Reque
         assert (step.error.code, step.hard, step.calls_made) == (Code.EXTERNAL_CALLS_EXCEEDED, True, 2)
 
 
-def test_output_past_its_cap_is_cut_between_characters(run: Run) -> None:
+def test_output_above_the_cap_is_cut_between_characters(run: Run) -> None:
     """Seed: output is kept up to a cap."""
     end = run("print('ü' * 60)\nprint('more')", limits={"max_stdout_bytes": 101})
     assert (end.stdout, end.truncated) == ("ü" * 50, True)
 
 
-def test_the_clock_runs_while_a_cell_waits(jailed: CPythonCells, request_of: Request) -> None:
+def test_wall_time_passes_while_a_cell_waits(jailed: CPythonCells, request_of: Request) -> None:
     """Ours: a waiting cell must not occupy its slot for longer than its limit."""
     run = jailed.open(request_of("add(1)", limits={"wall_ms": 150}))
     stopped = threading.Event()
@@ -166,8 +166,8 @@ def test_the_clock_runs_while_a_cell_waits(jailed: CPythonCells, request_of: Req
     assert (end.error.code, end.hard) == (Code.TIMEOUT_WALL, True)
 
 
-def test_waiting_is_not_computing(jailed: CPythonCells, request_of: Request) -> None:
-    """Seed: `cpu_ms` counts only the guest's computing."""
+def test_waiting_does_not_count_as_cpu_time(jailed: CPythonCells, request_of: Request) -> None:
+    """Seed: `cpu_ms` counts only the guest's own computation."""
     run = jailed.open(request_of("add(1)\n'done'", limits={"cpu_ms": 40}))
     run.start()
     worker = run._stepper.worker  # type: ignore[attr-defined]
@@ -181,14 +181,14 @@ def test_waiting_is_not_computing(jailed: CPythonCells, request_of: Request) -> 
 
 
 def test_files_are_limited(run: Run) -> None:
-    """Ours: guest code can fill neither the disk nor, by files, the memory."""
+    """Ours: guest code cannot fill the disk, nor the memory by writing files."""
     one = run("with open('big', 'wb') as f:\n    for _ in range(100):\n        f.write(bytes(1 << 20))")
     assert one.error is not None
     many = run("for n in range(500):\n    with open(f'f{n}', 'wb') as f:\n        f.write(bytes(1 << 20))")
     assert many.error is not None
 
 
-def test_a_run_tells_how_much_it_used(run: Run) -> None:
+def test_a_run_reports_its_resource_usage(run: Run) -> None:
     """Seed: the metrics of a run are measured."""
     small, large = run("1"), run("len(b'x' * (40 << 20))")
     assert small.memory_peak_bytes is not None

@@ -1,4 +1,4 @@
-"""State that was accepted can be loaded again, in a new process and under the limits it was made with."""
+"""Accepted state can be loaded again, in a new process and under the limits it was created with."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _run(cells: CPythonCells, request: CellRequest) -> CellEnd:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", GROWTH)
-def test_every_state_that_was_stored_can_be_loaded_again(
+def test_every_stored_state_can_be_loaded_again(
     engine: CPythonCells, other: CPythonCells, request_of: Request, kind: str
 ) -> None:
     """Bug: two runs ended ok, and in a new process every run of the session ended with MEMORY_EXCEEDED."""
@@ -43,7 +43,7 @@ def test_every_state_that_was_stored_can_be_loaded_again(
         if end.error is not None:
             break
         assert end.state is not None
-        assert kept < 20, "the limit was never met"
+        assert kept < 20, "the limit was never reached"
         state, kept = end.state, kept + 1
         other.forget(kind)
         assert _run(other, request_of("len(d0)", key=kind, state=state, limits=LIMITS)).error is None
@@ -54,10 +54,10 @@ def test_every_state_that_was_stored_can_be_loaded_again(
     assert (smaller.result, smaller.error) == ("freed", None)
 
 
-def test_a_state_that_takes_more_when_it_is_loaded_is_not_stored(
+def test_a_state_that_needs_more_memory_to_load_is_not_stored(
     engine: CPythonCells, request_of: Request
 ) -> None:
-    """Ours: the size of an object does not tell its size when it is loaded."""
+    """Ours: an object's size in memory does not determine its size when it is loaded."""
     code = "class Growing:\n    def __reduce__(self):\n        return bytearray, (40 << 20,)\nx = Growing()"
     end = _run(engine, request_of(code, key="growing", limits=LIMITS))
     assert end.error is not None
@@ -77,8 +77,10 @@ def test_a_large_state_that_fails_to_load_is_not_stored(engine: CPythonCells, re
     assert "ValueError: stuck" in end.error.message
 
 
-def test_a_run_can_be_stopped_while_its_state_is_tried(engine: CPythonCells, request_of: Request) -> None:
-    """Ours: loading an object is subject to the limits of the run that left it."""
+def test_a_run_can_be_stopped_while_its_state_is_test_loaded(
+    engine: CPythonCells, request_of: Request
+) -> None:
+    """Ours: loading an object is subject to the limits of the run that created it."""
     code = (
         "class Endless:\n    def __setstate__(self, state):\n        while True: pass\n"
         "x = Endless()\nx.a = 1\ny = 'a' * (3 << 20)"
@@ -89,10 +91,10 @@ def test_a_run_can_be_stopped_while_its_state_is_tried(engine: CPythonCells, req
     assert _run(engine, request_of("1", key="endless")).result == 1
 
 
-def test_loading_is_not_the_computing_of_the_code(
+def test_loading_does_not_count_towards_the_cpu_limit(
     engine: CPythonCells, other: CPythonCells, request_of: Request
 ) -> None:
-    """Ours: a session that takes long to load can still run code with a small time limit."""
+    """Ours: a session that is slow to load can still run code with a small time limit."""
     state = _run(engine, request_of("d = {str(i): [i] for i in range(100_000)}", key="slow")).state
     assert state is not None
     end = _run(other, request_of("len(d)", key="slow", state=state, limits={"cpu_ms": 20}))

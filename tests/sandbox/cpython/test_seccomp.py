@@ -1,4 +1,4 @@
-"""The filter of system calls, judged by a small machine that runs it, for both architectures."""
+"""The system call filter, evaluated by a small interpreter of its program, for both architectures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PID = 4242
 
 
 def verdict(program: bytes, arch: int, number: int, *args: int) -> int:
-    """Return what the kernel would do when it runs the program."""
+    """Return the verdict of the kernel if it ran the program."""
     data = struct.pack("=IIQ6Q", number & 0xFFFFFFFF, arch, 0, *(*args, *[0] * (6 - len(args))))
     at, loaded = 0, 0
     while True:
@@ -77,8 +77,8 @@ def test_threads_are_allowed_and_processes_are_not(machine: str) -> None:
     assert verdict(program, ARCH[machine], seccomp.CLONE3[COLUMN[machine]]) == ABSENT
 
 
-def test_a_process_may_signal_itself_alone(machine: str) -> None:
-    """Ours: `raise_signal` works, `kill` of other processes does not."""
+def test_a_process_may_signal_only_itself(machine: str) -> None:
+    """Ours: `raise_signal` works, but `kill` on other processes does not."""
     program = seccomp.filter_for(machine, PID, owners=False)
     for call in (seccomp.KILL, seccomp.TGKILL):
         assert verdict(program, ARCH[machine], call[COLUMN[machine]], PID) == seccomp.ALLOW
@@ -86,7 +86,7 @@ def test_a_process_may_signal_itself_alone(machine: str) -> None:
             assert verdict(program, ARCH[machine], call[COLUMN[machine]], other) == REFUSED
 
 
-def test_limits_may_be_read_and_not_set(machine: str) -> None:
+def test_limits_can_be_read_but_not_set(machine: str) -> None:
     """Ours: only the host sets limits, from outside."""
     program = seccomp.filter_for(machine, PID, owners=False)
     call = seccomp.PRLIMIT64[COLUMN[machine]]
@@ -99,22 +99,22 @@ def test_limits_may_be_read_and_not_set(machine: str) -> None:
     ]  # fmt: skip
 
 
-def test_what_came_later_does_not_exist(machine: str) -> None:
+def test_newer_system_calls_do_not_exist(machine: str) -> None:
     """Ours: a newer kernel must not open a new way out."""
     program = seccomp.filter_for(machine, PID, owners=False)
     for number in (seccomp.LAST_KNOWN + 1, 500, 10_000):
         assert verdict(program, ARCH[machine], number) == ABSENT
 
 
-def test_another_calling_convention_ends_the_process() -> None:
-    """Ours: system call numbers have another meaning there."""
+def test_a_foreign_calling_convention_ends_the_process() -> None:
+    """Ours: system call numbers have different meanings there."""
     program = seccomp.filter_for("x86_64", PID, owners=False)
     assert verdict(program, 0x40000003, 1) == seccomp.KILL_PROCESS
     assert verdict(program, ARCH["aarch64"], 63) == seccomp.KILL_PROCESS
     assert verdict(program, ARCH["x86_64"], 0x40000000 | 1) == seccomp.KILL_PROCESS
 
 
-def test_there_is_no_filter_for_other_machines() -> None:
+def test_other_architectures_have_no_filter() -> None:
     """Ours: an unknown architecture is rejected, not guessed."""
     assert seccomp.knows("x86_64")
     assert not seccomp.knows("riscv64")

@@ -33,7 +33,7 @@ def run(engine: CPythonCells, request_of: Request) -> Run:
 def warm_and_cold(
     engine: CPythonCells, other: CPythonCells, request_of: Request
 ) -> Callable[[str, str], Any]:
-    """Return the result of a second run, which must be the same in the first process and in another."""
+    """Return a function that runs code in the same process and in another and returns the common result."""
 
     def both(first: str, second: str) -> Any:
         before = engine.open(request_of(first, key="pair")).start()
@@ -103,7 +103,7 @@ def warm_and_cold(
         ("async def later(n): return n * 2", "await later(4)", 8),
     ],
 )  # fmt: skip
-def test_what_code_left_is_there_in_the_next_run(
+def test_variables_persist_into_the_next_run(
     warm_and_cold: Callable[[str, str], Any], first: str, second: str, expected: Any
 ) -> None:
     """Seed: sessions persist between runs, with or without their process."""
@@ -126,7 +126,7 @@ def test_what_code_left_is_there_in_the_next_run(
         ("holder = {'deep': [(n for n in [1])]}", "holder", "dict"),
     ],
 )
-def test_what_cannot_be_kept_is_dropped_and_told(
+def test_values_that_cannot_be_kept_are_dropped_and_reported(
     run: Run, engine: CPythonCells, code: str, name: str, kind: str
 ) -> None:
     """Ours: such a value does not survive in a warm process either."""
@@ -144,7 +144,7 @@ def test_what_cannot_be_kept_is_dropped_and_told(
     assert run("kept", state=end.state).result == 1
 
 
-def test_an_exception_keeps_what_was_bound_before_it(run: Run) -> None:
+def test_an_exception_keeps_the_variables_bound_before_it(run: Run) -> None:
     """Seed: a Python exception is not a rollback."""
     end = run("x = 1\n1 / 0\nx = 2")
     assert end.error is not None
@@ -152,16 +152,16 @@ def test_an_exception_keeps_what_was_bound_before_it(run: Run) -> None:
     assert run("x", state=end.state).result == 1
 
 
-def test_a_worker_that_holds_another_state_is_not_used(run: Run) -> None:
-    """Ours: after a rewind, the same key comes with an earlier state."""
+def test_a_worker_that_holds_a_different_state_is_not_used(run: Run) -> None:
+    """Ours: after a rewind, the same key arrives with an earlier state."""
     first = run("x = 1")
     assert run("x = 2\nx", state=first.state).result == 2
     assert run("x", state=first.state).result == 1
     assert run("x", state=b"").error is not None
 
 
-def test_code_that_only_looks_leaves_no_new_state(run: Run) -> None:
-    """Ours: a run stores its state only if it may have changed."""
+def test_code_that_only_reads_stores_no_new_state(run: Run) -> None:
+    """Ours: a run stores its state only if the state may have changed."""
     state = run("x = [3, 1]\nfrom collections import defaultdict").state
     assert run("sorted(x)", state=state).state is None
     assert run("len(doc)", state=state, inputs={"doc": "abc"}).state is None
@@ -171,7 +171,7 @@ def test_code_that_only_looks_leaves_no_new_state(run: Run) -> None:
     assert run("1 + 1").state is None
 
 
-def test_names_of_a_state_are_those_it_binds(run: Run, engine: CPythonCells) -> None:
+def test_a_state_lists_the_names_it_binds(run: Run, engine: CPythonCells) -> None:
     """Ours: an empty state binds nothing."""
     state = run("b: int = 1\nimport json\nfor a in 'x':\n    pass\nglobals()['not a name'] = 1").state
     assert state is not None
@@ -179,7 +179,7 @@ def test_names_of_a_state_are_those_it_binds(run: Run, engine: CPythonCells) -> 
     assert engine.names(state) == ["a", "b", "json"]
 
 
-def test_a_state_of_another_python_is_refused(run: Run, engine: CPythonCells) -> None:
+def test_a_state_of_another_python_version_is_refused(run: Run, engine: CPythonCells) -> None:
     """Seed: byte code of another Python version is not loaded."""
     state = run("x = 1").state
     assert state is not None
@@ -195,7 +195,7 @@ def test_a_state_of_another_python_is_refused(run: Run, engine: CPythonCells) ->
         assert refused.value.code == Code.SNAPSHOT_CORRUPT
 
 
-def test_a_payload_that_cannot_be_loaded_ends_the_run_alone(run: Run) -> None:
+def test_a_payload_that_cannot_be_loaded_fails_only_its_run(run: Run) -> None:
     """Seed: a damaged snapshot affects only its session, and is read only inside the jail."""
     stored = decode_state(run("x = 1").state or b"")
     assert stored is not None
@@ -207,8 +207,8 @@ def test_a_payload_that_cannot_be_loaded_ends_the_run_alone(run: Run) -> None:
     assert run("1 + 1").result == 2
 
 
-def test_an_object_that_will_not_come_back_is_dropped_before_it_is_too_late(run: Run) -> None:
-    """Ours: one object that cannot be loaded must not lose all variables of a session."""
+def test_an_object_that_cannot_be_loaded_is_dropped_before_it_is_stored(run: Run) -> None:
+    """Ours: one object that cannot be loaded must not cost a session all its variables."""
     code = (
         "class Bad:\n    def __getstate__(self): return {'a': 1}\n"
         "    def __setstate__(self, s): raise ValueError('no')\nb = Bad()\nx = 1"
@@ -243,8 +243,8 @@ def test_a_state_that_is_too_large_is_refused_and_rolled_back(run: Run) -> None:
     assert run("x", state=state).result == 1
 
 
-def test_half_of_the_memory_can_be_kept(run: Run) -> None:
-    """Ours: storing needs memory of its own, which does not count as the code's."""
+def test_half_the_memory_can_be_kept(run: Run) -> None:
+    """Ours: storing needs extra memory, which is not charged to the code."""
     state = run("x = 'a' * (40 << 20)").state
     assert state is not None
     assert run("len(x)", state=state).result == 40 << 20

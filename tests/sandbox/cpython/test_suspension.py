@@ -1,4 +1,4 @@
-"""Pauses that outlive their process: the code is rerun up to its pause."""
+"""Pauses that outlive their process: the code is replayed up to its pause."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_suspended_cell_resumes_in_another_process(
     assert other.names(end.state) == ["base", "x"]
 
 
-def test_a_cell_is_taken_up_again_and_again(cell: Open, elsewhere: Open) -> None:
+def test_a_cell_can_be_resumed_repeatedly(cell: Open, elsewhere: Open) -> None:
     """Seed: earlier calls are not repeated, however often the process dies."""
     code = "xs = []\nfor n in range(4):\n    xs.append(add(n))\nxs"
     where, paused, told = [cell, elsewhere], b"", []
@@ -74,7 +74,7 @@ def test_a_cell_is_taken_up_again_and_again(cell: Open, elsewhere: Open) -> None
     assert (end.result, told, end.calls_made) == ([10, 20, 30, 40], [[0], [1], [2], [3]], 4)
 
 
-def test_answers_that_could_not_be_handed_over_are_suspended_too(cell: Open, elsewhere: Open) -> None:
+def test_undelivered_answers_are_suspended_too(cell: Open, elsewhere: Open) -> None:
     """Ours: a result is journaled once and delivered once, whatever happens in between."""
     code = "p = fetch(1)\nq = add(2)\n[q, await p]"
     run = cell(code)
@@ -87,7 +87,7 @@ def test_answers_that_could_not_be_handed_over_are_suspended_too(cell: Open, els
     assert ended(twice.answer(2, value("q"))).result == ["q", 2**80]
 
 
-def test_a_gather_is_suspended_halfway(cell: Open, elsewhere: Open) -> None:
+def test_a_gather_can_be_suspended_halfway(cell: Open, elsewhere: Open) -> None:
     """Seed: parallel calls are approved one by one, over days."""
     code = "import asyncio\nawait asyncio.gather(add(1), add(2), asyncio.sleep(3))"
     run = cell(code)
@@ -99,7 +99,7 @@ def test_a_gather_is_suspended_halfway(cell: Open, elsewhere: Open) -> None:
     assert ended(taken_up.answer(1, value("one"))).result == ["one", "two", None]
 
 
-def test_a_suspended_cell_still_knows_what_its_errors_mean(cell: Open, elsewhere: Open) -> None:
+def test_a_suspended_cell_keeps_the_codes_of_its_errors(cell: Open, elsewhere: Open) -> None:
     """Ours: an exception that is raised again later keeps its error code."""
     code = "try:\n    add(1)\nexcept ValueError as error:\n    kept = error\nadd(2)\nraise kept"
     run = cell(code)
@@ -114,10 +114,10 @@ def test_a_suspended_cell_still_knows_what_its_errors_mean(cell: Open, elsewhere
     assert end.error.code == "OUT_OF_STOCK"
 
 
-def test_inputs_and_loaded_values_are_the_same_again(
+def test_inputs_and_loaded_values_are_the_same_on_replay(
     cell: Open, elsewhere: Open, other: CPythonCells
 ) -> None:
-    """Ours: rerun code sees the same values, and keeps none of them."""
+    """Ours: replayed code sees the same values, and keeps none of them."""
     code = "x = len(data) + len(later)\nadd(x)\nlen(data)"
     run = cell(code, inputs={"data": "abc"}, load={"later": "de"}.__getitem__)
     assert isinstance(run.start(), CellPause)
@@ -129,8 +129,8 @@ def test_inputs_and_loaded_values_are_the_same_again(
     assert other.names(end.state) == ["x"]
 
 
-def test_calls_answered_on_the_spot_are_replayed_not_asked_again(cell: Open, elsewhere: Open) -> None:
-    """Ours: the host may answer differently by now."""
+def test_calls_answered_immediately_are_replayed_rather_than_repeated(cell: Open, elsewhere: Open) -> None:
+    """Ours: the host might answer differently by now."""
     asked: list[Any] = []
 
     def now(call: CellCall) -> CallAnswer | None:
@@ -148,7 +148,7 @@ def test_calls_answered_on_the_spot_are_replayed_not_asked_again(cell: Open, els
     assert asked == [["a"], ["b"], ["d"]]
 
 
-def test_time_and_chance_are_the_same_again(cell: Open, elsewhere: Open) -> None:
+def test_time_and_random_numbers_are_the_same_on_replay(cell: Open, elsewhere: Open) -> None:
     """Seed: time and random numbers come from the host."""
     code = """
 import time, random, uuid
@@ -173,7 +173,7 @@ first + second
 
 
 def changed(data: bytes, **fields: Any) -> bytes:
-    """Return the suspended cell with other *fields*, of its own or of the engine's dump in it."""
+    """Return the suspended cell with *fields* replaced, either its own or those of the dump in it."""
     cell = decode_cell(data)
     assert cell is not None
     own = {name: fields.pop(name) for name in list(fields) if name in PausedCell.__struct_fields__}
@@ -194,7 +194,7 @@ def changed(data: bytes, **fields: Any) -> bytes:
         ({"code": "history\nadd(1)\nadd(3)"}, "reads history"),
     ],
 )
-def test_code_that_does_something_else_is_stopped(cell: Open, fields: dict[str, Any], what: str) -> None:
+def test_code_that_diverges_on_replay_is_stopped(cell: Open, fields: dict[str, Any], what: str) -> None:
     """Ours: a replay that differs from the recorded digests is a hard failure."""
     code = "add(1)\nadd(3)"
     run = cell(code)
@@ -210,7 +210,7 @@ def test_code_that_does_something_else_is_stopped(cell: Open, fields: dict[str, 
     assert what in end.error.message
 
 
-def test_order_that_depends_on_addresses_is_detected_or_the_same(cell: Open, elsewhere: Open) -> None:
+def test_address_dependent_order_is_detected_or_stable(cell: Open, elsewhere: Open) -> None:
     """Ours: a run that cannot be replayed must not continue with wrong results."""
     code = "add(id(object()))\nadd(2)"
     run = cell(code)
@@ -222,7 +222,7 @@ def test_order_that_depends_on_addresses_is_detected_or_the_same(cell: Open, els
     assert end.error is None or "behaved differently when it was replayed" in end.error.message
 
 
-def test_a_suspended_cell_of_another_python_is_refused(cell: Open) -> None:
+def test_a_suspended_cell_of_another_python_version_is_refused(cell: Open) -> None:
     """Seed: a snapshot of another version has its own error code."""
     run = cell("add(1)")
     run.start()
@@ -237,7 +237,7 @@ def test_a_suspended_cell_of_another_python_is_refused(cell: Open) -> None:
         assert refused.value.code == Code.SNAPSHOT_CORRUPT
 
 
-def test_a_suspended_cell_holds_no_process(cell: Open) -> None:
+def test_a_suspended_cell_occupies_no_process(cell: Open) -> None:
     """Ours: a pause consists of the state before it, the code, and the results."""
     run = cell("x = list(range(100000))\nadd(1)", seed="s", now_ms=5)
     run.start()
@@ -258,7 +258,7 @@ def test_a_cell_that_has_ended_cannot_be_suspended(cell: Open) -> None:
         run.suspend()
 
 
-def test_a_cell_whose_process_died_while_it_stood_resumes(cell: Open) -> None:
+def test_a_cell_whose_process_died_while_paused_resumes(cell: Open) -> None:
     """Ours: everything that a process holds can be recreated at any time."""
     run = cell("print('once')\na = add(1)\n[a, add(2)]")
     run.start()
@@ -271,7 +271,7 @@ def test_a_cell_whose_process_died_while_it_stood_resumes(cell: Open) -> None:
     assert (end.result, end.stdout, end.error) == ([1, 2], "once\n", None)
 
 
-def test_output_past_its_cap_is_cut_also_over_a_suspension(cell: Open, elsewhere: Open) -> None:
+def test_output_above_the_cap_is_cut_even_across_a_suspension(cell: Open, elsewhere: Open) -> None:
     """Seed: output is kept up to a cap."""
     code = "print('a' * 90)\nadd(1)\nprint('b' * 90)"
     run = cell(code, limits={"max_stdout_bytes": 100})
@@ -282,7 +282,7 @@ def test_output_past_its_cap_is_cut_also_over_a_suspension(cell: Open, elsewhere
     assert (end.stdout, end.truncated) == ("a" * 90 + "\n" + "b" * 9, True)
 
 
-def test_a_suspended_cell_that_is_stopped_still_tells_what_it_printed(cell: Open, elsewhere: Open) -> None:
+def test_a_suspended_cell_that_is_stopped_still_reports_its_output(cell: Open, elsewhere: Open) -> None:
     """Ours: output that was reported is kept."""
     run = cell("print('before')\nadd(1)")
     run.start()

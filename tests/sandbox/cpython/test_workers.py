@@ -1,4 +1,4 @@
-"""Worker processes: bounded, warm, never shared, replaced when they die, gone when the engine closes."""
+"""Worker processes: limited in number, warm, never shared, replaced when they die, gone with the engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def value(of: Any) -> CallAnswer:
 
 
 def children(pid: int) -> list[int]:
-    """Return all live processes below this one."""
+    """Return all live descendants of this process."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -59,7 +59,7 @@ def processes(worker: workers.CPythonWorker) -> list[int]:
 
 
 @pytest.mark.slow
-def test_cells_that_wait_let_others_run(other: CPythonCells, request_of: Request) -> None:
+def test_waiting_cells_let_others_run(other: CPythonCells, request_of: Request) -> None:
     """Ours: two slots are enough for any number of sessions that wait for slow calls."""
     runs = [
         other.open(request_of(f"print('k{n}')\nx = add({n})\ny = await fetch(x)\n[{n}, x, y]", key=f"k{n}"))
@@ -75,7 +75,7 @@ def test_cells_that_wait_let_others_run(other: CPythonCells, request_of: Request
 
 
 @pytest.mark.slow
-def test_a_cell_waits_for_a_place_until_another_one_stands(request_of: Request) -> None:
+def test_a_cell_waits_for_a_slot_until_another_cell_pauses(request_of: Request) -> None:
     """Ours: sessions whose calls need cells must not deadlock."""
     cells = CPythonCells(capacity=1)
     try:
@@ -92,7 +92,7 @@ def test_a_cell_waits_for_a_place_until_another_one_stands(request_of: Request) 
         cells.close()
 
 
-def test_cells_that_are_given_up_free_their_workers(other: CPythonCells, request_of: Request) -> None:
+def test_abandoned_cells_free_their_workers(other: CPythonCells, request_of: Request) -> None:
     """Ours: a turn that ends early must not lose a worker."""
     for n in range(4):
         run = other.open(request_of("add(1)", key=f"k{n}"))
@@ -110,7 +110,7 @@ def test_a_worker_that_died_while_idle_is_replaced(engine: CPythonCells, request
     assert ended(engine.open(request_of("x", key="dies", state=end.state)).start()).result == 1
 
 
-def test_a_process_is_kept_warm_for_its_session_and_never_given_to_another(
+def test_a_process_is_kept_warm_for_its_session_and_never_serves_another(
     engine: CPythonCells, request_of: Request
 ) -> None:
     """Ours: two sessions never share a worker."""
@@ -136,17 +136,17 @@ def test_an_idle_process_does_nothing(engine: CPythonCells, request_of: Request)
     assert "busy" not in engine._workers._warm
 
 
-def test_a_process_that_said_too_much_is_not_used_again(engine: CPythonCells, request_of: Request) -> None:
+def test_a_process_with_unread_output_is_not_used_again(engine: CPythonCells, request_of: Request) -> None:
     """Bug: frames that one run had written were read by the next."""
     first = ended(engine.open(request_of("x = 1", key="talks")).start())
     worker = engine._workers._warm["talks"]
-    worker.process._frames._rest = b"\0"  # as if it had come with the last frame
+    worker.process._frames._rest = b"\0"  # as if it had arrived with the last frame
     assert ended(engine.open(request_of("x", key="talks", state=first.state)).start()).result == 1
     assert engine._workers._warm["talks"] is not worker
 
 
-def test_every_run_has_a_nonce_of_its_own(engine: CPythonCells, request_of: Request) -> None:
-    """Ours: a frame is valid only in the run in which it was written."""
+def test_every_run_has_its_own_nonce(engine: CPythonCells, request_of: Request) -> None:
+    """Ours: a frame is valid only in the run that wrote it."""
     seen, state = set(), b""
     for n in range(4):
         end = ended(engine.open(request_of(f"x = {n}", key="nonce", state=state)).start())
@@ -157,7 +157,7 @@ def test_every_run_has_a_nonce_of_its_own(engine: CPythonCells, request_of: Requ
 
 
 def test_a_process_with_an_uncounted_thread_is_not_kept(engine: CPythonCells, request_of: Request) -> None:
-    """Bug: threads that code started beside `threading` kept running in the next run."""
+    """Bug: threads that code started without `threading` kept running in the next run."""
     code = "import _thread\nstarts, ends = _thread.allocate_lock(), _thread.allocate_lock()\n"
     code += "starts.acquire()\nends.acquire()\ndef go():\n    starts.release()\n    ends.acquire()\n"
     code += "_thread.start_new_thread(go, ())\nstarts.acquire()\ndel starts, ends, go"
@@ -165,7 +165,7 @@ def test_a_process_with_an_uncounted_thread_is_not_kept(engine: CPythonCells, re
     assert "hidden" not in engine._workers._warm
 
 
-def test_a_process_that_ran_enough_is_replaced(
+def test_a_process_is_replaced_after_its_maximum_number_of_runs(
     engine: CPythonCells, request_of: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seed: a process is recycled after a number of runs."""
@@ -178,7 +178,7 @@ def test_a_process_that_ran_enough_is_replaced(
     assert len(pids) == 2
 
 
-def test_many_sessions_run_at_once(engine: CPythonCells, request_of: Request) -> None:
+def test_many_sessions_run_concurrently(engine: CPythonCells, request_of: Request) -> None:
     """Ours: one engine serves many threads."""
 
     def session(n: int) -> list[int]:
@@ -199,7 +199,7 @@ def test_many_sessions_run_at_once(engine: CPythonCells, request_of: Request) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
 def test_closing_the_engine_leaves_nothing_behind(kind: Any, request_of: Request, tmp_path: Path) -> None:
-    """Seed: shutdown leaves no process behind, also after a fork bomb, in the middle of a run."""
+    """Seed: shutdown leaves no process behind, even after a fork bomb and in the middle of a run."""
     cells = CPythonCells(capacity=3, kind=kind)
     ended(cells.open(request_of("x = 1", key="warm")).start())
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
@@ -226,8 +226,8 @@ def test_closing_the_engine_leaves_nothing_behind(kind: Any, request_of: Request
 
 
 @pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
-def test_nothing_of_a_jail_is_left_once_it_is_closed(kind: Any) -> None:
-    """Bug: on a busy machine the supervisor was still ending when `close` had returned."""
+def test_closing_a_jail_waits_until_all_its_processes_are_gone(kind: Any) -> None:
+    """Bug: on a busy machine, the supervisor was still exiting when `close` returned."""
     jail = Jail(kind)
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     try:
@@ -244,8 +244,8 @@ def test_nothing_of_a_jail_is_left_once_it_is_closed(kind: Any) -> None:
             other.wait()
 
 
-def test_closing_the_engine_reaps_the_process_of_a_cell_that_stands(request_of: Request) -> None:
-    """Bug: the process was killed, and stayed a zombie until the host ended."""
+def test_closing_the_engine_reaps_the_process_of_a_paused_cell(request_of: Request) -> None:
+    """Bug: the process was killed but stayed a zombie until the host ended."""
     cells = CPythonCells(capacity=2)
     run = cells.open(request_of("add(1)", key="stands"))
     assert isinstance(run.start(), CellPause)
@@ -259,10 +259,10 @@ def test_closing_the_engine_reaps_the_process_of_a_cell_that_stands(request_of: 
 SILENT = "import threading\nprint('up')\nthreading.Event().wait()"
 
 
-def test_the_wall_limit_holds_where_the_jail_was_killed_from_outside(
+def test_the_wall_limit_holds_after_the_jail_is_killed_from_outside(
     jailed: CPythonCells, request_of: Request
 ) -> None:
-    """Bug: after the direct child of the host had died, the guest was never killed."""
+    """Bug: once the host's direct child had died, the guest was never killed."""
     run = jailed.open(request_of(SILENT, key="orphan", limits={"wall_ms": 3_000}))
     with ThreadPoolExecutor(1) as pool:
         step = pool.submit(run.start)
@@ -281,10 +281,10 @@ def test_the_wall_limit_holds_where_the_jail_was_killed_from_outside(
     assert not is_alive(worker.process.guest_pid)
 
 
-def test_a_stop_does_not_wait_for_a_process_that_does_not_end(
+def test_a_stop_does_not_wait_for_a_process_that_does_not_exit(
     request_of: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bug: the caller waited until the system had removed the jail, however long that took."""
+    """Bug: the caller waited until the kernel had removed the jail, however long that took."""
     gone = threading.Event()
     close = JailProcess.close
 
@@ -299,15 +299,15 @@ def test_a_stop_does_not_wait_for_a_process_that_does_not_end(
     end = ended(cells.open(request_of(SILENT, limits={"wall_ms": 1_500})).start())
     assert end.error is not None
     assert end.error.code == Code.TIMEOUT_WALL
-    assert (workers.ending(), workers._free) == (1, 0), "it is counted until it is gone"
+    assert (workers.ending(), workers._free) == (1, 0), "it counts until it is gone"
     gone.set()
     monkeypatch.undo()
-    assert ended(cells.open(request_of("1")).start()).result == 1, "its place is free again"
+    assert ended(cells.open(request_of("1")).start()).result == 1, "its slot is free again"
     cells.close()
     assert workers.ending() == 0
 
 
-def test_a_kill_ends_the_line_even_where_the_process_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_closes_the_connection_even_if_the_process_survives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: a process may hang in the kernel, where nothing can kill it for a while."""
     process = Jail().start()
     process.wait_until_ready()
@@ -322,10 +322,10 @@ def test_a_kill_ends_the_line_even_where_the_process_lives_on(monkeypatch: pytes
         process.close()
 
 
-def test_a_stop_ends_the_waiting_for_a_jail_that_does_not_start(
+def test_a_stop_ends_the_wait_for_a_jail_that_does_not_start(
     request_of: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bug: a run whose jail was still starting ended only when that had started, or a minute later."""
+    """Bug: a run whose jail was still starting ended only once it had started, or a minute later."""
     monkeypatch.setattr(Jail, "start", lambda self: JailProcess(["sleep", "1000"], None))
     cells = CPythonCells(capacity=1)
     end = ended(cells.open(request_of("1", limits={"wall_ms": 200})).start())
@@ -335,14 +335,14 @@ def test_a_stop_ends_the_waiting_for_a_jail_that_does_not_start(
     cells.close()
 
 
-def test_an_engine_that_was_never_used_starts_nothing() -> None:
+def test_an_unused_engine_starts_no_process() -> None:
     """Ours: creating an engine costs nothing."""
     cells = CPythonCells()
     cells.close()
     assert cells._workers is None
 
 
-def test_a_process_is_prepared_before_it_is_needed(request_of: Request) -> None:
+def test_a_process_is_started_before_it_is_needed(request_of: Request) -> None:
     """Seed: a spare process hides the cold start."""
     cells = CPythonCells(capacity=1)
     try:

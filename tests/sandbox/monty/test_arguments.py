@@ -1,4 +1,4 @@
-"""Arguments of calls that are a few numbers, which need no conversion, and others that look like them."""
+"""Call arguments that are a few numbers and need no conversion, and others that resemble them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from standfast import BlockingSandbox, CapabilityLimits, tool
 
 @tool(side_effect="none", limits=CapabilityLimits(max_request_bytes=20_000))
 def echo(value: Any = None, other: Any = None) -> list[Any]:
-    """Give back what came."""
+    """Return the argument."""
     return [value, other]
 
 
@@ -26,7 +26,7 @@ def echo(value: Any = None, other: Any = None) -> list[Any]:
         ("echo((1, 2), other=(3,))", [[1, 2], [3]]),
     ],
 )
-def test_numbers_arrive_as_they_are(code: str, got: list[Any]) -> None:
+def test_numbers_are_passed_unchanged(code: str, got: list[Any]) -> None:
     """Ours: the fast path gives the same result as the conversion."""
     with BlockingSandbox(tools=[echo]) as box:
         result = box.run(code)
@@ -36,7 +36,7 @@ def test_numbers_arrive_as_they_are(code: str, got: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("value", ["float('nan')", "float('inf')", "-float('inf')", "{1}", "echo"])
-def test_what_has_no_json_form_is_refused(value: str) -> None:
+def test_numbers_without_a_json_form_are_refused(value: str) -> None:
     """Ours: infinite numbers have no JSON form."""
     with BlockingSandbox(tools=[echo]) as box:
         for call in (f"echo({value})", f"echo(other={value})"):

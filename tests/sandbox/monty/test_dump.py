@@ -1,4 +1,4 @@
-"""Edits to the engine's dumps, on real dumps."""
+"""Edits to the engine's dumps, made on real dumps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ STATES = [
 
 
 @pytest.mark.parametrize("code", STATES)
-def test_limits_are_replaced_and_everything_else_stays(pool: Any, code: str) -> None:
+def test_limits_are_replaced_and_everything_else_is_kept(pool: Any, code: str) -> None:
     """Ours: the engine can only tighten a session's limits, while ours apply to one run."""
     dump = _dump(pool, code)
     raised = with_limits(dump, SessionLimits(memory_mb=64, cpu_ms=1_500))
@@ -101,7 +101,7 @@ def test_an_exception_kept_from_a_dropped_source_can_still_be_used(pool: Any) ->
 @pytest.mark.parametrize(
     "codes", [["x = 1"] * 3, ["x = 1", "def f():\n    pass", "y = 2"], ["def f():\n    pass"] * 3]
 )
-def test_the_next_source_has_the_number_that_is_announced(pool: Any, codes: list[str]) -> None:
+def test_the_next_source_has_the_announced_number(pool: Any, codes: list[str]) -> None:
     """Ours: awaited calls are looked up by the name of their source, which must be unique."""
     dump, number = without_sources(_dump(pool, *codes))
     for _ in range(3):
@@ -131,14 +131,14 @@ def test_limits_of_every_size_can_be_written(pool: Any, limits: SessionLimits) -
 
 
 @pytest.mark.parametrize("bad", [b"", b"MONTY\0", b"PICKLE" + b"x" * 100, b"MONTY\0\0\x01" + b"\xff" * 40])
-def test_a_dump_that_does_not_look_as_expected_is_refused(bad: bytes) -> None:
+def test_a_dump_of_an_unexpected_form_is_refused(bad: bytes) -> None:
     """Ours: an unexpected dump raises instead of being guessed at."""
     for edit in (lambda: with_limits(bad, SessionLimits()), lambda: without_sources(bad)):
         with pytest.raises(EngineFailed):
             edit()
 
 
-def test_a_cut_dump_is_refused_or_edited_where_it_is_whole(pool: Any) -> None:
+def test_a_truncated_dump_is_refused_or_edited_where_it_is_intact(pool: Any) -> None:
     """Bug: reading past the end raised IndexError or never returned, instead of EngineFailed."""
     dump = _dump(pool, "x = [1, 2, 3]", "y = 'text'")
     for size in range(0, len(dump), 7):

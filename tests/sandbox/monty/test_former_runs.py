@@ -1,4 +1,4 @@
-"""Sessions and waiting runs that were stored when sandbox runs on Monty had a format of their own.
+"""Sessions and waiting runs stored when sandbox runs on Monty had a separate format.
 
 `former_runs.json` holds signed snapshots and their key, as the commit before that change wrote them.
 """
@@ -46,8 +46,8 @@ def test_a_session_stored_in_the_former_format_opens(box: BlockingSandbox) -> No
 
 
 @pytest.mark.parametrize("name", ["plain", "gather"])
-def test_a_run_that_waited_in_the_former_format_is_refused(box: BlockingSandbox, name: str) -> None:
-    """Ours: the error says what to do, and no session is made."""
+def test_a_waiting_run_in_the_former_format_is_refused(box: BlockingSandbox, name: str) -> None:
+    """Ours: the error says what to do, and no session is created."""
     with pytest.raises(SnapshotRefused) as refused:
         _restored(box, name)
     assert refused.value.code == "SNAPSHOT_VERSION_MISMATCH"

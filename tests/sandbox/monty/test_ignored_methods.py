@@ -14,7 +14,7 @@ def box() -> BlockingSandbox:
 
 
 @pytest.mark.parametrize("name", ["__len__", "__bool__", "__setattr__", "__new__", "__get__", "__iadd__"])
-def test_a_class_whose_methods_are_not_called_is_refused_before_anything_runs(
+def test_a_class_with_ignored_special_methods_is_refused_before_anything_runs(
     box: BlockingSandbox, name: str
 ) -> None:
     """Bug: such code ran, and its results differed from Python's."""
@@ -31,7 +31,7 @@ def test_a_class_whose_methods_are_not_called_is_refused_before_anything_runs(
         assert box.run("x", session=name[2:-2]).status != "ok"
 
 
-def test_each_of_them_is_found_by_a_check(box: BlockingSandbox) -> None:
+def test_a_check_finds_every_ignored_method(box: BlockingSandbox) -> None:
     """Ours: a check reports every fault, and runs nothing."""
     code = "class A:\n    def __len__(self): return 0\n    def __bool__(self): return False\nlen"
     with box:
@@ -39,7 +39,7 @@ def test_each_of_them_is_found_by_a_check(box: BlockingSandbox) -> None:
         assert [item.span.line for item in checked.diagnostics if item.span] == [2, 3]
 
 
-def test_a_function_of_that_name_outside_of_a_class_is_a_function(box: BlockingSandbox) -> None:
+def test_a_function_outside_a_class_may_have_such_a_name(box: BlockingSandbox) -> None:
     """Ours: only classes have special methods."""
     with box:
         assert box.run("def __len__(x):\n    return 3\n__len__(1)").result == 3

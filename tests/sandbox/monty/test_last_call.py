@@ -1,4 +1,4 @@
-"""Cells that end with a call which is left to the driver."""
+"""Cells that end with a call that is left to the driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST = frozenset({"finish"})
 
 
 class Functions:
-    """What these cells may call."""
+    """The functions that these cells may call."""
 
     def __contains__(self, name: object, /) -> bool:
         return name in ("finish", "add")
@@ -68,7 +68,7 @@ def ended(engine: MontyCells, code: str, *, state: bytes = b"", **options: Any) 
     return step
 
 
-def test_a_call_at_the_end_is_not_made_but_told(engine: MontyCells) -> None:
+def test_a_call_at_the_end_is_reported_instead_of_made(engine: MontyCells) -> None:
     """Ours: this saves one request to the engine, and the state is kept."""
     end = ended(engine, "x = add(1)\nfinish([x, 1])")
     assert end.error is None
@@ -81,7 +81,7 @@ def test_a_call_at_the_end_is_not_made_but_told(engine: MontyCells) -> None:
     assert (after.result, after.last_call) == (3, None)
 
 
-def test_the_place_of_the_call_counts_characters(engine: MontyCells) -> None:
+def test_the_column_of_the_call_counts_characters(engine: MontyCells) -> None:
     """Ours: columns count characters, not bytes."""
     end = ended(engine, "x = 'äöü'; finish(x)")
     assert end.last_call is not None
@@ -108,13 +108,13 @@ def test_any_other_call_is_made(engine: MontyCells, code: str) -> None:
     assert ended(engine, code).last_call is None
 
 
-def test_nothing_is_left_to_others_unless_they_ask_for_it(engine: MontyCells) -> None:
+def test_no_call_is_left_to_the_driver_unless_requested(engine: MontyCells) -> None:
     """Ours: without `last`, every call is made."""
     assert ended(engine, "x = 1\nfinish(x)", last=frozenset()).last_call is None
 
 
-def test_a_function_of_the_code_is_its_own(engine: MontyCells) -> None:
-    """Ours: code that defines a function of that name calls its own, in later cells, too."""
+def test_a_function_that_the_code_defines_hides_the_tool(engine: MontyCells) -> None:
+    """Ours: code that defines a function of that name calls its own, in later cells too."""
     code = "def finish(x):\n    return x + 1\nfinish(1)"
     run = engine.open(
         CellRequest(key="s", code=code, limits=SessionLimits(), functions=Functions(), last=LAST)
@@ -137,14 +137,14 @@ def test_a_function_of_the_code_is_its_own(engine: MontyCells) -> None:
 
 
 def test_an_argument_that_is_not_json_is_reported(engine: MontyCells) -> None:
-    """Ours: the driver learns why the call cannot be made, as with any call."""
+    """Ours: the driver is given the reason why the call cannot be made, as with any call."""
     end = ended(engine, "f = lambda: 1\nfinish({'f': f})")
     assert end.error is None
     assert end.last_call is not None
     assert end.last_call.call.problem == argument_not_json("finish", "function")
 
 
-def test_code_that_fails_before_its_last_call_has_failed(engine: MontyCells) -> None:
+def test_code_that_fails_before_its_last_call_fails(engine: MontyCells) -> None:
     """Ours: this includes an argument that raises."""
     run = engine.open(
         CellRequest(

@@ -1,4 +1,4 @@
-"""State that was accepted can be loaded again, under the limits it was made with."""
+"""Accepted state can be loaded again, under the limits it was created with."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _opened(path: Path) -> BlockingSandbox:
 
 
 @pytest.mark.parametrize("kind", GROWTH)
-def test_a_session_that_was_stored_can_be_opened_again(tmp_path: Path, kind: str) -> None:
-    """Bug: runs succeeded, but after a time-out or a restart the state could not be loaded."""
+def test_a_stored_session_can_be_opened_again(tmp_path: Path, kind: str) -> None:
+    """Bug: runs succeeded, but after a timeout or a restart the state could not be loaded."""
     ended: list[RunResult] = []
     with _opened(tmp_path) as box:
         while len(ended) < 12 and (not ended or ended[-1].error is None):
             ended.append(box.run(GROWTH[kind].format(n=len(ended)), session="s"))
         assert len(ended) > 1
-        assert ended[-1].error is not None, "the limit was never met"
+        assert ended[-1].error is not None, "the limit was never reached"
         assert ended[-1].error.code == "MEMORY_EXCEEDED"
         stopped = box.run("while True: pass", session="s", limits={**LIMITS, "cpu_ms": 100})
         assert stopped.error is not None
@@ -52,7 +52,7 @@ def test_a_session_that_was_stored_can_be_opened_again(tmp_path: Path, kind: str
         assert "not defined" in gone.error.message
 
 
-def test_a_run_that_could_not_be_taken_up_again_does_not_wait(tmp_path: Path) -> None:
+def test_a_run_that_could_not_be_resumed_does_not_wait(tmp_path: Path) -> None:
     """Bug: a run that waits for a person had the same fault; it is refused before the person is asked."""
     with _opened(tmp_path) as box:
         for size in range(12):
@@ -69,7 +69,7 @@ def test_a_run_that_could_not_be_taken_up_again_does_not_wait(tmp_path: Path) ->
 
 
 def test_a_state_too_large_for_a_run_is_reported_as_such(tmp_path: Path) -> None:
-    """Ours: the error says that the run has less memory than the session needs, and the session stays."""
+    """Ours: the error says that the run has less memory than the session needs, and the session is kept."""
     with _opened(tmp_path) as box:
         assert box.run("d = [[i] for i in range(40_000)]", session="s").error is None
         small = box.run("while True: pass", session="s", limits={"memory_mb": 2, "cpu_ms": 100})

@@ -37,13 +37,13 @@ NESTING = [
 
 
 @pytest.mark.parametrize("code", HARMLESS)
-def test_code_without_tuples_is_not_looked_at(code: str) -> None:
+def test_code_without_tuples_is_not_inspected(code: str) -> None:
     """Ours: most code costs no inspection of its dump."""
     assert has_plain_keys(ast.parse(code))
 
 
 @pytest.mark.parametrize("code", NESTING)
-def test_code_that_has_plain_keys_is_known(code: str) -> None:
+def test_code_with_plain_keys_is_recognized(code: str) -> None:
     """Bug: hashing a tuple that holds a tuple twice, forty levels deep, froze the process."""
     assert not has_plain_keys(ast.parse(code))
 
@@ -86,7 +86,7 @@ LONG = "#" * 70_000 + "\n"
 def test_tuples_as_keys_are_recognized_without_hashing_them(
     sbox: BlockingSandbox, code: str, error: str
 ) -> None:
-    """Bug: instances as keys ended the run as INTERRUPTED, shared tuples as keys froze the host."""
+    """Bug: instances as keys ended the run as INTERRUPTED, and shared tuples as keys froze the host."""
     result = sbox.run(code, session="keys")
     assert result.error is not None
     assert f"{result.error.code}: {result.error.message}" == error
@@ -110,14 +110,14 @@ def test_tuples_as_keys_are_recognized_without_hashing_them(
         (LONG + "x = '''\nabc'''", None),
     ],
 )  # fmt: skip
-def test_other_results_of_such_code_are_what_they_were(sbox: BlockingSandbox, code: str, value: Any) -> None:
+def test_other_results_of_such_code_are_unchanged(sbox: BlockingSandbox, code: str, value: Any) -> None:
     """Ours: the value is inspected, and nothing else changes."""
     result = sbox.run(code, session=f"v{abs(hash(code))}")
     assert (result.error, result.result) == (None, value)
     assert result.stdout == ("once\n" if "once" in code else "")
 
 
-def test_the_tuples_of_earlier_runs_are_remembered(sbox: BlockingSandbox) -> None:
+def test_tuples_of_earlier_runs_are_remembered(sbox: BlockingSandbox) -> None:
     """Ours: code without tuples can still use a tuple of an earlier run as a key."""
     sbox.run("a = (1, 2)\nb = (a, a)", session="earlier")
     for code in ("x = {}\nx[b] = 1\nx", "take({b: 1})"):

@@ -1,4 +1,4 @@
-"""What is known about guest code before it runs."""
+"""Facts about guest code that are known before it runs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ AWAITED = [
 
 
 @pytest.mark.parametrize(("code", "calls"), AWAITED, ids=[row[0] for row in AWAITED])
-def test_the_calls_that_guest_code_awaits_are_found_where_the_engine_reports_them(
-    code: str, calls: list[str]
-) -> None:
-    """Ours: a call that is awaited is answered with a future, any other with its value."""
+def test_awaited_calls_are_located_where_the_engine_reports_them(code: str, calls: list[str]) -> None:
+    """Ours: an awaited call is answered with a future, any other with its value."""
     program = read_program(code)
     data = program.fed.encode()
     assert program.awaited is not None
@@ -63,7 +61,7 @@ BOUND = [
 
 
 @pytest.mark.parametrize(("code", "names"), BOUND, ids=[row[0] for row in BOUND])
-def test_the_names_that_code_binds_are_known(code: str, names: set[str]) -> None:
+def test_the_names_that_code_binds_are_found(code: str, names: set[str]) -> None:
     """Ours: a later check must not report these names as unknown."""
     assert names <= read_program(code).bound
     assert not {"a", "b", "k"} & read_program(code).bound - names
@@ -86,12 +84,12 @@ MODES = [
 
 
 @pytest.mark.parametrize(("code", "mode"), MODES, ids=[row[0] for row in MODES])
-def test_whether_code_binds_result_is_read_off_its_syntax(code: str, mode: str) -> None:
-    """Ours: SPEC §5, the global `result` if this run bound it."""
+def test_whether_code_binds_result_is_decided_from_its_syntax(code: str, mode: str) -> None:
+    """Ours: SPEC §5; the result is the global `result` if this run bound it."""
     assert read_program(code).result_mode == mode
 
 
-def test_functions_of_earlier_runs_may_bind_result_when_they_are_called() -> None:
+def test_functions_of_earlier_runs_may_bind_result_when_called() -> None:
     """Ours: such a run must be probed for its result."""
     assert read_program("f()", result_may_be_bound=True).result_mode == "maybe"
     assert read_program("1 + 1", result_may_be_bound=True).result_mode == "never"
@@ -110,8 +108,8 @@ def test_functions_of_earlier_runs_may_bind_result_when_they_are_called() -> Non
         "x;",
     ],
 )
-def test_what_is_put_into_the_code_keeps_its_lines_and_maps_columns_back(code: str) -> None:
-    """Ours: spans refer to the user's code, not to the text that the engine is fed."""
+def test_inserted_code_keeps_lines_and_maps_columns_back(code: str) -> None:
+    """Ours: spans refer to the user's code, not to the text that is fed to the engine."""
     program = read_program(code)
     theirs, ours = _places(code), _places(program.fed)
     assert theirs
@@ -123,7 +121,7 @@ def test_what_is_put_into_the_code_keeps_its_lines_and_maps_columns_back(code: s
 
 
 def _places(code: str) -> list[tuple[str, int, int]]:
-    """Return every name and literal of the code with its line and column, in characters from 1."""
+    """Return every name and literal in the code with its line and column, counted in characters from 1."""
     lines = code.split("\n")
     nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, (ast.Name, ast.Constant))]
     nodes = [node for node in nodes if not (isinstance(node, ast.Name) and node.id.startswith("_"))]
@@ -138,15 +136,15 @@ def _places(code: str) -> list[tuple[str, int, int]]:
     return sorted(found, key=lambda place: place[1:])
 
 
-def test_columns_are_mapped_back_on_the_lines_that_the_engine_counts() -> None:
-    """Bug: for Python a carriage return ends a line, for the engine it does not."""
+def test_columns_are_mapped_back_using_the_engines_line_ends() -> None:
+    """Bug: a carriage return ends a line in Python, but not in the engine."""
     program = read_program("x = 1\r1 + y")
     assert program.fed.startswith("x = 1\r(")
     at = program.fed.index("y") + 1
     assert program.column(1, at) == "x = 1\r1 + y".index("y") + 1
 
 
-def test_code_that_python_cannot_read_is_fed_as_it_is() -> None:
+def test_code_that_python_cannot_parse_is_fed_unchanged() -> None:
     """Ours: without a syntax tree, only precision is lost."""
     program = read_program("x = (")
     assert program.fed == "x = ("
@@ -155,7 +153,7 @@ def test_code_that_python_cannot_read_is_fed_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("code", ["(" * 100_000, "-" * 100_000 + "1", "\0", "x = 1\0", "1" + "+1" * 100_000])
-def test_reading_hostile_code_does_not_harm_the_reader(code: str) -> None:
+def test_parsing_hostile_code_does_no_harm(code: str) -> None:
     """Bug: Python's own parser raises RecursionError and MemoryError."""
     assert read_program(code).code == code
 
@@ -177,8 +175,8 @@ def test_reading_hostile_code_does_not_harm_the_reader(code: str) -> None:
         ("for a, value in x: pass", "value"),
     ],
 )
-def test_code_that_is_not_read_still_tells_what_it_binds(line: str, name: str) -> None:
-    """Bug: names of long code were unknown, so an input of the same name removed the variable."""
+def test_code_that_is_not_parsed_still_reports_the_names_it_binds(line: str, name: str) -> None:
+    """Bug: the names in long code were unknown, so an input of the same name removed the variable."""
     long = f"{'# padding' * 10000}\n{line}"
     program = read_program(long)
     assert program.awaited is None
@@ -201,8 +199,8 @@ def test_code_that_is_not_read_still_tells_what_it_binds(line: str, name: str) -
     ],
     ids=["lines", "a chain of names", "marks", "awaits", "fors", "words", "imports", "blanks", "colon"],
 )
-def test_no_code_makes_the_host_think_for_long(code: str) -> None:
-    """Bug: a chain of names was followed once for each name, and a megabyte of code took fifteen seconds."""
+def test_no_code_keeps_the_host_busy_for_long(code: str) -> None:
+    """Bug: a chain of names was followed once for each name, so a megabyte of code took fifteen seconds."""
     started = time.process_time()
     read_program.__wrapped__(code)
     assert time.process_time() - started < 5

@@ -16,7 +16,7 @@ def made(number: int, size: int = 10, version: str = state.ENGINE_VERSION) -> En
 
 
 def test_a_state_is_decoded_once() -> None:
-    """Ours: a cell mostly begins with the state that the previous cell wrote."""
+    """Ours: a cell usually begins with the state that the previous cell wrote."""
     left = made(1)
     data = encode_state(left)
     assert decode_state(data) == left
@@ -25,7 +25,7 @@ def test_a_state_is_decoded_once() -> None:
 
 
 def test_only_a_few_small_states_are_cached() -> None:
-    """Ours: the cache must not grow with the number of sessions, nor with their size."""
+    """Ours: the cache must not grow with the number of sessions or their size."""
     known = [encode_state(made(number)) for number in range(100)]
     large = encode_state(made(0, size=1 << 20))
     assert decode_state(large) is not decode_state(large)
@@ -33,7 +33,7 @@ def test_only_a_few_small_states_are_cached() -> None:
     assert 0 < len(decode_state.known) <= 32
 
 
-def test_a_state_of_another_engine_is_refused_though_it_was_written_here() -> None:
+def test_a_state_of_another_engine_version_is_refused() -> None:
     """Seed: a snapshot of another build is refused, whichever engine reads it."""
     data = msgspec.msgpack.encode(made(1, version="0.0.1"))
     with pytest.raises(SnapshotRefused) as refused:

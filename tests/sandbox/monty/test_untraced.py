@@ -1,4 +1,4 @@
-"""The engine's search for a tracer is answered for the engine alone."""
+"""The engine's search for a tracer is answered only for the engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRACER = "tracer_that_is_never_installed"
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Simulate a process in which nothing was fed yet, and whose engine looks for a missing package."""
+    """Simulate a process in which nothing has been fed yet, and whose engine looks for a missing package."""
     monkeypatch.setattr(module, "_TRACER", TRACER)
     monkeypatch.setattr(module, "_is_absent", None)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
@@ -33,7 +33,7 @@ def seen() -> list[str]:
         def find_spec(self, name: str, path: object = None, target: object = None) -> None:
             found.append(name)
 
-    untraced(lambda: None)()  # looks once
+    untraced(lambda: None)()  # the engine looks only once
     sys.meta_path.append(Spy())
     try:
         with pytest.raises(ModuleNotFoundError):
@@ -48,7 +48,7 @@ def test_the_engine_does_not_search_for_a_tracer_that_does_not_exist(fresh: None
     assert seen() == []
 
 
-def test_everybody_else_searches_as_before(fresh: None, tmp_path: Path) -> None:
+def test_other_importers_search_as_before(fresh: None, tmp_path: Path) -> None:
     """Ours: a package that is installed later is found."""
     assert seen() == []
     (tmp_path / f"{TRACER}.py").write_text("here = True\n")
@@ -70,7 +70,7 @@ def test_a_tracer_that_exists_is_found(fresh: None, tmp_path: Path) -> None:
         sys.path.remove(str(tmp_path))
 
 
-def test_what_feeding_raises_is_raised(fresh: None) -> None:
+def test_an_exception_while_feeding_is_raised(fresh: None) -> None:
     """Ours: the next caller must not inherit the state of the failed one."""
     with pytest.raises(ZeroDivisionError):
         untraced(lambda: 1 // 0)()

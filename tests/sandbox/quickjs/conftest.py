@@ -1,4 +1,4 @@
-"""What the tests of the TypeScript engine share: one engine for each module, and cells made easily."""
+"""Fixtures for the tests of the TypeScript engine: one engine per module, and helpers that open cells."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOKUP_SCHEMA = {
 
 
 class Functions:
-    """What these cells may call."""
+    """The functions that these cells may call."""
 
     def __init__(self, *names: str) -> None:
         self._all = {name: Capability(name=name, description="", input_schema={}) for name in names}
@@ -89,7 +89,7 @@ class Cells:
 
     @staticmethod
     def made(step: CellStep) -> list[tuple[int, str]]:
-        """Return number and name of each call of a pause."""
+        """Return the number and name of each call of a pause."""
         assert isinstance(step, CellPause), step
         return [(call.number, call.name) for call in step.calls]
 
@@ -110,7 +110,7 @@ def cells() -> Iterator[Cells]:
 
 @pytest.fixture(scope="module")
 def other() -> Iterator[Cells]:
-    """Another engine with processes of its own, as another host process would have."""
+    """Another engine with its own processes, as another host process would have."""
     engine = QuickJsCells(capacity=2)
     yield Cells(engine)
     engine.close()
@@ -118,7 +118,7 @@ def other() -> Iterator[Cells]:
 
 @pytest.fixture
 def spare() -> Iterator[Callable[..., Cells]]:
-    """Makes engines that one test has for itself."""
+    """Return a function that creates engines for a single test."""
     made: list[QuickJsCells] = []
 
     def make(capacity: int = 2) -> Cells:

@@ -34,14 +34,14 @@ def failed(kind: str, message: str, error: ErrorObject | None = None) -> CallAns
 # ── pauses and answers ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_engine_is_what_the_port_asks_for(cells: Cells) -> None:
+def test_the_engine_implements_its_port(cells: Cells) -> None:
     """Ours: the runtime uses engines only through their port."""
     port: CodeEngine = cells.engine
     assert port.language == "typescript"
 
 
-def test_an_awaited_call_pauses_the_cell_and_its_answer_ends_it(cells: Cells) -> None:
-    """Seed: calls inside code go through the same handling as any other call."""
+def test_an_awaited_call_pauses_the_cell_until_it_is_answered(cells: Cells) -> None:
+    """Seed: calls inside code are handled like any other call."""
     run = cells.open("const y: number = await add(1, 'b');\ny + 1")
     assert run.start() == CellPause((CellCall(number=1, name="add", args=[1, "b"], line=1),))
     end = cells.ended(run.answer(1, value(3)))
@@ -65,19 +65,19 @@ def test_an_awaited_call_pauses_the_cell_and_its_answer_ends_it(cells: Cells) ->
         ("lookup(new Date(0))", ["1970-01-01T00:00:00.000Z"], {}),
     ],
 )
-def test_one_object_of_the_contracts_names_is_named_arguments(
+def test_one_object_with_the_contracts_names_holds_named_arguments(
     cells: Cells, call: str, args: list[Any], kwargs: dict[str, Any]
 ) -> None:
-    """Ours: a capability is called as its declaration shows, or with arguments in their order.
+    """Ours: a capability is called as its declaration shows, or with positional arguments.
 
-    The tool reports wrong names, where its first parameter could not be an object.
+    The tool reports wrong names if its first parameter cannot be an object.
     """
     pause = cells.open(f"await {call}").start()
     name = call.partition("(")[0]
     assert pause == CellPause((CellCall(number=1, name=name, args=args, kwargs=kwargs, line=1),))
 
 
-def test_a_state_is_what_the_next_cell_starts_from(cells: Cells) -> None:
+def test_the_next_cell_starts_from_the_saved_state(cells: Cells) -> None:
     """Seed: variables persist between cells, and may be declared again."""
     state = cells.kept("const x = [1];\nfunction f() { return x }\nclass A { n = 1 }")
     assert cells.engine.names(state) == ["A", "f", "x"]
@@ -85,15 +85,15 @@ def test_a_state_is_what_the_next_cell_starts_from(cells: Cells) -> None:
     assert cells.value("const x = new A().n; x", state=state) == 1
 
 
-def test_a_worker_that_holds_another_state_is_not_used(cells: Cells) -> None:
-    """Ours: after a rewind, the same key comes with an earlier state."""
+def test_a_worker_that_holds_a_different_state_is_not_used(cells: Cells) -> None:
+    """Ours: after a rewind, the same key arrives with an earlier state."""
     first = cells.kept("let x = 1")
     assert cells.value("x = 2; x", state=first) == 2
     assert cells.value("x", state=first) == 1
     assert cells.fails("x").message == "ReferenceError: x is not defined"
 
 
-def test_awaited_calls_are_made_together(cells: Cells) -> None:
+def test_awaited_calls_are_made_concurrently(cells: Cells) -> None:
     """Seed: `Promise.all` over tools runs them concurrently."""
     run = cells.open("await Promise.all([add(1), fetchIt(2), add(3)])")
     assert cells.made(run.start()) == [(1, "add"), (2, "fetchIt"), (3, "add")]
@@ -103,7 +103,7 @@ def test_awaited_calls_are_made_together(cells: Cells) -> None:
 
 
 def test_code_that_awaits_each_call_continues_in_the_order_of_the_answers(cells: Cells) -> None:
-    """Ours: the course of a cell depends only on the order of its results."""
+    """Ours: the execution of a cell depends only on the order of its results."""
     code = """
 const seen: string[] = [];
 async function one(n: number) {
@@ -136,7 +136,7 @@ def test_a_trailing_promise_is_awaited(cells: Cells) -> None:
 
 
 def test_a_call_that_is_no_longer_awaited_can_still_be_answered(cells: Cells) -> None:
-    """Ours: a failed Promise.all leaves calls behind whose results come later."""
+    """Ours: a failed Promise.all leaves calls behind whose results arrive later."""
     run = cells.open("try { await Promise.all([add(1), fetchIt(2)]) } catch {}\nawait add(3)")
     run.start()
     assert cells.made(run.answer(1, failed("ValueError", "no"))) == [(3, "add")]
@@ -144,8 +144,8 @@ def test_a_call_that_is_no_longer_awaited_can_still_be_answered(cells: Cells) ->
     assert cells.ended(run.answer(3, value("ok"))).result == "ok"
 
 
-def test_an_answer_to_no_call_is_refused(cells: Cells) -> None:
-    """Ours: a mistake of the driver must raise."""
+def test_an_answer_to_an_unknown_call_is_refused(cells: Cells) -> None:
+    """Ours: a mistake in the driver must raise."""
     run = cells.open("await add(1)")
     run.start()
     with pytest.raises(InvalidArgument):
@@ -154,8 +154,8 @@ def test_an_answer_to_no_call_is_refused(cells: Cells) -> None:
     assert run.answer(1, value(1)) is end
 
 
-def test_a_failed_call_rejects_with_an_error_that_tells_what_failed(cells: Cells) -> None:
-    """Seed: guest code may catch what a call fails with."""
+def test_a_failed_call_rejects_with_an_error_that_names_the_cause(cells: Cells) -> None:
+    """Seed: guest code may catch the failure of a call."""
     code = "let e: any; try { await add(1) } catch (x) { e = x }\n"
     code += "[e.name, e.message, e.code, e instanceof Error]"
     run = cells.open(code)
@@ -165,8 +165,8 @@ def test_a_failed_call_rejects_with_an_error_that_tells_what_failed(cells: Cells
     assert end.result == ["ValueError", "none left", "OUT_OF_STOCK", True]
 
 
-def test_an_uncaught_failure_is_the_error_that_it_stands_for(cells: Cells) -> None:
-    """Ours: the error code of a denied call survives its way through the guest."""
+def test_an_uncaught_failure_keeps_the_error_code_of_the_failed_call(cells: Cells) -> None:
+    """Ours: the error code of a denied call survives its passage through the guest."""
     denied = ErrorObject(code=Code.PERMISSION_DENIED, message="not you", hint="ask")
     run = cells.open("let x = 1;\n  await add(1);\nx = 2")
     run.start()
@@ -192,13 +192,13 @@ def test_an_uncaught_failure_is_the_error_that_it_stands_for(cells: Cells) -> No
 def test_an_argument_that_is_not_json_is_reported_with_the_call(
     cells: Cells, argument: str, what: str
 ) -> None:
-    """Ours: the call is not made, and the code learns why."""
+    """Ours: the call is not made, and the code is given the reason."""
     pause = cells.open(f"await add({argument})").start()
     assert isinstance(pause, CellPause)
     assert pause.calls[0].problem == argument_not_json("add", what)
 
 
-def test_a_function_that_there_is_not_is_an_unknown_tool(cells: Cells) -> None:
+def test_an_undefined_function_is_an_unknown_tool(cells: Cells) -> None:
     """Seed: an unknown name gets a suggestion."""
     error = cells.fails("let x = 1;\n  ad(1)")
     assert (error.code, error.hint) == (Code.UNKNOWN_TOOL, "did you mean add?")
@@ -206,7 +206,7 @@ def test_a_function_that_there_is_not_is_an_unknown_tool(cells: Cells) -> None:
     assert (error.span.line, error.span.column) == (2, 3)
 
 
-def test_a_function_that_is_gone_cannot_be_called(cells: Cells) -> None:
+def test_a_removed_function_cannot_be_called(cells: Cells) -> None:
     """Ours: a stored reference to a capability does not outlive it."""
     state = cells.kept("const old = add")
 
@@ -224,7 +224,7 @@ def test_a_function_that_is_gone_cannot_be_called(cells: Cells) -> None:
     assert cells.fails("await add(1)", state=state, functions=None_()).code == Code.UNKNOWN_TOOL
 
 
-def test_a_variable_hides_a_function_of_its_name(cells: Cells) -> None:
+def test_a_variable_hides_a_function_of_the_same_name(cells: Cells) -> None:
     """Seed: code may use any name for its own variables."""
     state = cells.kept("const add = (n: number) => n + 1")
     assert cells.value("add(1)", state=state) == 2
@@ -233,7 +233,7 @@ def test_a_variable_hides_a_function_of_its_name(cells: Cells) -> None:
 # ── timers ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_timer_is_a_call_and_time_passes_with_its_answer(cells: Cells) -> None:
+def test_a_timer_is_a_call_and_time_advances_with_its_answer(cells: Cells) -> None:
     """Seed: a sleep is a durable timer, not a blocked process."""
     code = "const a = Date.now();\nawait new Promise(done => setTimeout(done, 1500));\nDate.now() - a"
     run = cells.open(code, now_ms=1_000)
@@ -241,13 +241,13 @@ def test_a_timer_is_a_call_and_time_passes_with_its_answer(cells: Cells) -> None
     assert cells.ended(run.answer(1, value(None, at_ms=2_500))).result == 1500
 
 
-def test_a_timer_without_a_delay_needs_no_clock(cells: Cells) -> None:
+def test_a_timer_without_delay_needs_no_clock(cells: Cells) -> None:
     """Ours: yielding to other tasks needs no journal entry."""
     code = "const seen: string[] = [];\nsetTimeout(() => seen.push('later'));\nseen.push('now');\n"
     assert cells.value(code + "await new Promise(done => setTimeout(done, 0));\nseen") == ["now", "later"]
 
 
-def test_timers_that_are_left_end_with_the_cell(cells: Cells) -> None:
+def test_pending_timers_end_with_the_cell(cells: Cells) -> None:
     """Ours: a call that was raced against a timeout does not make the cell wait for the timer."""
     code = "const late = new Promise((_, no) => setTimeout(() => no(new Error('late')), 60000));\n"
     run = cells.open(code + "await Promise.race([add(1), late])")
@@ -279,10 +279,10 @@ def test_an_error_in_a_timer_ends_the_cell(cells: Cells) -> None:
     assert error.message == "Error: in a timer"
 
 
-# ── answers on the spot ──────────────────────────────────────────────────────────────────────────────
+# ── immediate answers ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_finish_ends_the_code_and_keeps_what_it_bound(cells: Cells) -> None:
+def test_finish_ends_the_code_and_keeps_its_variables(cells: Cells) -> None:
     """Seed: `finish(value)` ends the turn from inside code; nothing can catch it."""
     finished: list[Any] = []
 
@@ -299,7 +299,7 @@ def test_finish_ends_the_code_and_keeps_what_it_bound(cells: Cells) -> None:
     assert cells.value("x", state=end.state) == 1
 
 
-def test_a_call_answered_on_the_spot_has_no_number(cells: Cells) -> None:
+def test_a_call_answered_immediately_has_no_number(cells: Cells) -> None:
     """Ours: a call without an effect is neither journaled nor counted."""
     now = lambda call: value(call.args[0] * 10) if call.name == "nowOrNever" else None  # noqa: E731
     code = "let sum = 0;\nfor (let n = 0; n < 5; n++) sum += await nowOrNever(n);\nawait add(sum)"
@@ -311,7 +311,7 @@ def test_a_call_answered_on_the_spot_has_no_number(cells: Cells) -> None:
     assert cells.ended(run.answer(1, value(2))).result == [10, 2, 30]
 
 
-def test_an_answer_on_the_spot_that_breaks_frees_the_worker(cells: Cells) -> None:
+def test_an_immediate_answer_that_raises_frees_the_worker(cells: Cells) -> None:
     """Ours: an error in the caller's code must not lose a worker."""
 
     def broken(call: CellCall) -> CallAnswer | None:
@@ -341,21 +341,21 @@ def test_a_large_input_is_not_part_of_the_state(cells: Cells) -> None:
         assert cells.fails("doc", state=end.state).message == "ReferenceError: doc is not defined"
 
 
-def test_inputs_may_be_any_json_or_bytes(cells: Cells) -> None:
+def test_an_input_may_be_any_json_value_or_bytes(cells: Cells) -> None:
     """Ours: attachments are passed as bytes."""
     inputs = {"a": {"b": [1, None, 2.5], "__proto__": {"polluted": 1}}, "raw": b"\x00\xff", "text": "ü"}
     code = "[a.b, raw.length, raw[1], raw instanceof Uint8Array, text, Object.keys(a).length]"
     assert cells.value(code, inputs=inputs) == [[1, None, 2.5], 2, 255, True, "ü", 2]
 
 
-def test_a_variable_comes_back_after_an_input_of_its_name(cells: Cells) -> None:
+def test_a_variable_reappears_after_an_input_of_the_same_name(cells: Cells) -> None:
     """Seed: inputs hide variables only while the code runs."""
     state = cells.kept("const data = 'mine'")
     state = cells.kept("const copy = data", state=state, inputs={"data": "given"})
     assert cells.value("[data, copy]", state=state) == ["mine", "given"]
 
 
-def test_a_value_is_loaded_when_it_is_touched(cells: Cells) -> None:
+def test_a_value_is_loaded_only_when_the_code_uses_it(cells: Cells) -> None:
     """Ours: a value that is not used is not loaded."""
     asked: list[str] = []
 
@@ -374,7 +374,7 @@ def test_a_value_is_loaded_when_it_is_touched(cells: Cells) -> None:
     assert cells.value("raw[0]", load=load) == 1
 
 
-def test_a_function_reads_inputs_of_a_later_cell_as_they_are_then(cells: Cells) -> None:
+def test_a_function_reads_the_inputs_of_the_cell_that_calls_it(cells: Cells) -> None:
     """Ours: inputs are not part of the state, but functions that read them are."""
     state = cells.kept("function rate() { return data.rate }", inputs={"data": {"rate": 1}})
     assert cells.value("rate()", state=state, inputs={"data": {"rate": 2}}) == 2
@@ -382,8 +382,8 @@ def test_a_function_reads_inputs_of_a_later_cell_as_they_are_then(cells: Cells) 
     assert cells.fails("rate()", state=state).message == "ReferenceError: data is not defined"
 
 
-def test_code_may_ask_whether_a_name_is_bound(cells: Cells) -> None:
-    """Ours: `typeof` of an unbound name is no error, whether or not values can be loaded."""
+def test_code_may_test_whether_a_name_is_bound(cells: Cells) -> None:
+    """Ours: `typeof` of an unbound name is not an error, whether or not values can be loaded."""
     code = "function known() { return typeof cache }\nknown()"
     state = cells.kept(code, load={}.__getitem__)
     assert cells.value("known()", state=state, load={}.__getitem__) == "undefined"
@@ -394,8 +394,8 @@ def test_code_may_ask_whether_a_name_is_bound(cells: Cells) -> None:
     assert cells.value("[known(), cache]", state=later, load={}.__getitem__) == ["number", 1]
 
 
-def test_bytes_within_a_value_are_bytes(cells: Cells) -> None:
-    """Ours: `attachments` is a record of texts and bytes."""
+def test_bytes_nested_in_a_value_stay_bytes(cells: Cells) -> None:
+    """Ours: `attachments` is a record of strings and bytes."""
     files = {"a.txt": "text", "b.png": b"\x00\xff", "c": [{"d": b"", "bytes": 1}]}
     code = (
         "[files['a.txt'], Array.from(files['b.png']), files.c[0].d instanceof Uint8Array, files.c[0].bytes]"
@@ -436,14 +436,14 @@ def test_a_value_that_cannot_be_loaded_is_a_reference_error(cells: Cells) -> Non
         ("9007199254740991", 9007199254740991),
     ],
 )
-def test_a_result_is_what_the_code_calls_so_or_its_last_expression(
+def test_the_result_is_the_variable_result_or_the_last_expression(
     cells: Cells, code: str, result: Any
 ) -> None:
     """Seed: the result is `result` or the last expression."""
     assert cells.value(code) == result
 
 
-def test_a_result_of_an_earlier_cell_is_not_that_of_a_later_one(cells: Cells) -> None:
+def test_result_of_an_earlier_cell_does_not_count(cells: Cells) -> None:
     """Ours: `result` counts only if this run bound it."""
     state = cells.kept("const result = 1")
     assert cells.value("if (1 > 2) { result = 3 }\n4", state=state) == 4
@@ -469,7 +469,7 @@ def test_a_result_of_an_earlier_cell_is_not_that_of_a_later_one(cells: Cells) ->
         ),
     ],
 )
-def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(
+def test_a_result_that_is_not_json_is_an_error_but_the_state_is_kept(
     cells: Cells, code: str, what: str
 ) -> None:
     """Seed: the error is reported, and the variables are kept."""
@@ -483,7 +483,7 @@ def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(
 # ── workers ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_cells_that_wait_let_others_run(cells: Cells) -> None:
+def test_waiting_cells_let_others_run(cells: Cells) -> None:
     """Ours: two slots are enough for any number of sessions that wait for slow calls."""
     codes = [f"const x = await add({n});\nconst y = await fetchIt(x);\n[{n}, x, y]" for n in range(6)]
     runs = [cells.open(code, key=f"k{n}") for n, code in enumerate(codes)]
@@ -495,7 +495,7 @@ def test_cells_that_wait_let_others_run(cells: Cells) -> None:
         assert cells.ended(run.answer(2, value("y"))).result == [n, n * 10, "y"]
 
 
-def test_a_cell_waits_for_a_place_until_another_one_stands(spare: Callable[..., Cells]) -> None:
+def test_a_cell_waits_for_a_slot_until_another_cell_pauses(spare: Callable[..., Cells]) -> None:
     """Ours: sessions whose calls need cells must not deadlock."""
     cells = spare(1)
     with ThreadPoolExecutor(6) as pool:
@@ -519,7 +519,7 @@ def test_a_paused_cell_that_is_stopped_ends_with_the_next_answer(cells: Cells) -
 
 
 def test_a_running_cell_can_be_stopped(cells: Cells) -> None:
-    """Seed: cancelling does not wait for the code to end."""
+    """Seed: cancelling does not wait for the code to finish."""
     running = threading.Event()
 
     def answer_now(call: CellCall) -> CallAnswer:
@@ -551,7 +551,7 @@ def test_a_worker_that_died_while_idle_is_replaced(cells: Cells) -> None:
     assert cells.value("x", key="dies", state=state) == 1
 
 
-def test_code_that_cannot_be_read_leaves_the_worker_as_it_was(cells: Cells) -> None:
+def test_code_that_cannot_be_parsed_leaves_the_worker_unchanged(cells: Cells) -> None:
     """Ours: the worker is already prepared when the code turns out to be invalid."""
     state = cells.kept("const x = 1; result = 7", key="refused")
     process = cells.engine._workers._warm["refused"].pid
@@ -561,7 +561,7 @@ def test_code_that_cannot_be_read_leaves_the_worker_as_it_was(cells: Cells) -> N
     assert cells.value("x + 1", key="refused", state=state) == 2
 
 
-def test_a_guest_that_was_lost_while_it_made_ready_is_made_again(cells: Cells) -> None:
+def test_a_guest_lost_during_preparation_is_recreated(cells: Cells) -> None:
     """Ours: the engine does not wait until a worker is ready, so its failure shows in the next cell."""
     state = cells.kept("const big = new Uint8Array(8e6).fill(7)", key="lost")
     low = {"memory_mb": 4}
@@ -580,7 +580,7 @@ def test_a_worker_that_dies_under_a_paused_cell_ends_it(cells: Cells) -> None:
     assert cells.value("1", key="crash") == 1
 
 
-def test_many_sessions_run_at_once(cells: Cells) -> None:
+def test_many_sessions_run_concurrently(cells: Cells) -> None:
     """Ours: one engine serves many threads, and no session sees another."""
 
     def session(n: int) -> list[int]:
@@ -599,7 +599,7 @@ def test_many_sessions_run_at_once(cells: Cells) -> None:
     assert found == [[n * 100 + step for step in range(5)] for n in range(6)]
 
 
-def test_closing_leaves_no_process(spare: Callable[..., Cells]) -> None:
+def test_closing_leaves_no_process_behind(spare: Callable[..., Cells]) -> None:
     """Ours: closing ends every process, whether warm, ready or paused."""
     cells = spare(2)
     cells.run("1", key="a")
@@ -615,7 +615,7 @@ def test_closing_leaves_no_process(spare: Callable[..., Cells]) -> None:
         cells.open("1", key="c").start()
 
 
-def test_a_worker_is_recycled_after_its_maximum_of_runs(
+def test_a_worker_is_recycled_after_its_maximum_number_of_runs(
     spare: Callable[..., Cells], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: a process must not accumulate memory for ever."""
@@ -628,7 +628,7 @@ def test_a_worker_is_recycled_after_its_maximum_of_runs(
     assert len(pids) == 2
 
 
-def test_closing_ends_a_cell_that_computes(spare: Callable[..., Cells]) -> None:
+def test_closing_ends_a_cell_that_is_computing(spare: Callable[..., Cells]) -> None:
     """Ours: closing does not wait for endless code."""
     cells = spare(1)
     running = threading.Event()
@@ -647,7 +647,7 @@ def test_closing_ends_a_cell_that_computes(spare: Callable[..., Cells]) -> None:
     assert (end.error.code, end.hard) == (Code.CANCELLED, True)
 
 
-def test_checks_find_what_is_wrong_before_a_run(cells: Cells) -> None:
+def test_a_check_finds_faults_before_a_run(cells: Cells) -> None:
     """Ours: an engine's checks are those of its language."""
     state = cells.kept("const known = (n: number) => n")
     look = {"state": state, "functions": cells.request("").functions, "inputs": ["doc"], "check": "calls"}
@@ -660,7 +660,7 @@ def test_checks_find_what_is_wrong_before_a_run(cells: Cells) -> None:
         cells.open("'\ud800'")
 
 
-def test_cells_that_are_given_up_free_their_workers(cells: Cells) -> None:
+def test_abandoned_cells_free_their_workers(cells: Cells) -> None:
     """Ours: a turn that ends early must not lose a worker."""
     for n in range(6):
         run = cells.open("await add(1)", key=f"g{n}")

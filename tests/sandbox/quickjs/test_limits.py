@@ -1,4 +1,4 @@
-"""Limits of TypeScript cells, and errors of code with their place."""
+"""Limits of TypeScript cells, and the positions of errors in code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NESTED = "const a: any[] = []; while (true) a.push(new Array(100).fill(1))"
         ("JSON.parse('['.repeat(100000))", {}, Code.STACK_OVERFLOW),
     ],
 )  # fmt: skip
-def test_a_limit_ends_the_cell_and_leaves_the_state_as_it_was(
+def test_a_limit_ends_the_cell_and_rolls_back_its_state(
     cells: Cells, code: str, limits: dict[str, int], expected: str | None
 ) -> None:
     """Seed: no code runs for ever, nothing can catch its end, and a hard end is a rollback."""
@@ -67,12 +67,12 @@ MANY_JOBS = "for (let i = 0; i < {}; i++) await null\n"
 
 
 @pytest.mark.parametrize("count", [99_999, 100_000, 250_000])
-def test_a_cell_awaits_as_often_as_its_limits_allow(cells: Cells, count: int) -> None:
+def test_a_cell_may_await_as_often_as_its_limits_allow(cells: Cells, count: int) -> None:
     """Bug: 100,000 microtasks ended a run as INTERRUPTED: the engine limited the number of jobs."""
     assert cells.value(MANY_JOBS.format(count) + "'done'") == "done"
 
 
-def test_jobs_run_to_their_end_after_an_answer_and_in_timers(cells: Cells) -> None:
+def test_jobs_run_to_completion_after_an_answer_and_in_timers(cells: Cells) -> None:
     """Bug: the engine stopped after 100,000 jobs wherever it was entered."""
     run = cells.open("await add(1)\n" + MANY_JOBS.format(150_000) + "'done'")
     run.start()
@@ -83,7 +83,7 @@ def test_jobs_run_to_their_end_after_an_answer_and_in_timers(cells: Cells) -> No
     assert cells.value(chain, limits={"memory_mb": 256}) == 120_000
 
 
-def test_a_cell_is_suspended_between_many_jobs(cells: Cells, other: Cells) -> None:
+def test_a_cell_can_be_suspended_between_many_jobs(cells: Cells, other: Cells) -> None:
     """Bug: the limit on jobs also applied after a suspension."""
     many = MANY_JOBS.format(120_000)
     code = f"let a = 1\n{many}a += await add(a)\n{many}a"
@@ -107,16 +107,14 @@ def test_a_cell_is_suspended_between_many_jobs(cells: Cells, other: Cells) -> No
     ("limits", "expected"),
     [({"cpu_ms": 300}, Code.TIMEOUT_CPU), ({"wall_ms": 400}, Code.TIMEOUT_WALL)],
 )
-def test_jobs_that_never_end_meet_a_limit(
-    cells: Cells, loop: str, limits: dict[str, int], expected: str
-) -> None:
+def test_endless_jobs_reach_a_limit(cells: Cells, loop: str, limits: dict[str, int], expected: str) -> None:
     """Ours: running all pending jobs must respect the limits of the run."""
     end = cells.run(loop, limits={"memory_mb": 512, **limits})
     assert end.error is not None
     assert (end.error.code, end.hard) == (expected, True)
 
 
-def test_what_was_printed_before_a_limit_is_reported(cells: Cells) -> None:
+def test_output_printed_before_a_limit_is_reported(cells: Cells) -> None:
     """Ours: the output before the limit helps to find the cause."""
     for code, limits in ((FOREVER, {"cpu_ms": 30}), (FOREVER, {"wall_ms": 40}), (NESTED, {"memory_mb": 8})):
         end = cells.run(f"console.log('begun');\n{code}", limits=limits)
@@ -161,7 +159,7 @@ def test_recursion_through_built_in_functions_can_be_caught(cells: Cells, code: 
 
 
 def test_one_call_too_many_ends_the_cell(cells: Cells) -> None:
-    """Seed: the number of calls of a run is limited."""
+    """Seed: the number of calls in a run is limited."""
     run = cells.open("for (let n = 0; n < 3; n++) await add(n)", limits={"max_external_calls": 2})
     run.start()
     run.answer(1, CallAnswer())
@@ -170,7 +168,7 @@ def test_one_call_too_many_ends_the_cell(cells: Cells) -> None:
     assert (end.error.code, end.hard, end.calls_made) == (Code.EXTERNAL_CALLS_EXCEEDED, True, 2)
 
 
-def test_output_past_its_cap_is_cut_also_over_a_suspension(cells: Cells, other: Cells) -> None:
+def test_output_above_the_cap_is_cut_even_across_a_suspension(cells: Cells, other: Cells) -> None:
     """Seed: output is kept up to a cap, counted in bytes."""
     code = "console.log('a'.repeat(90));\nawait add(1);\nconsole.log('b'.repeat(90))"
     run = cells.open(code, limits={"max_stdout_bytes": 100})
@@ -183,7 +181,7 @@ def test_output_past_its_cap_is_cut_also_over_a_suspension(cells: Cells, other: 
     assert (end.stdout, end.truncated) == ("ü" * 50, True)
 
 
-def test_the_clock_runs_while_a_cell_waits(cells: Cells) -> None:
+def test_wall_time_passes_while_a_cell_waits(cells: Cells) -> None:
     """Ours: a waiting cell must not occupy its slot for longer than its limit."""
     run = cells.open("await add(1)", limits={"wall_ms": 30})
     stopped = threading.Event()
@@ -201,8 +199,8 @@ def test_the_clock_runs_while_a_cell_waits(cells: Cells) -> None:
     assert (end.error.code, end.hard) == (Code.TIMEOUT_WALL, True)
 
 
-def test_computing_is_counted_over_all_of_a_cell(cells: Cells) -> None:
-    """Ours: the CPU limit does not start again with every result."""
+def test_cpu_time_is_counted_over_the_whole_cell(cells: Cells) -> None:
+    """Ours: the CPU limit does not start over with every result."""
     code = "const spin = () => { for (let n = 0; n < 400000; n++) {} };\n"
     run = cells.open(code + "for (let n = 0; n < 200; n++) { spin(); await add(n) }",
                      limits={"cpu_ms": 100, "max_external_calls": 1000})  # fmt: skip
@@ -216,7 +214,7 @@ def test_computing_is_counted_over_all_of_a_cell(cells: Cells) -> None:
     assert error.code == Code.TIMEOUT_CPU
 
 
-def test_a_session_that_outgrew_its_limit_gets_an_error(cells: Cells) -> None:
+def test_a_session_that_exceeds_a_lowered_limit_gets_an_error(cells: Cells) -> None:
     """Ours: a limit may be lowered between two cells."""
     state = cells.kept("const big = new Uint8Array(8e6).fill(7); big.length")
     end = cells.run("big[5]", state=state, key="lower", limits={"memory_mb": 4})
@@ -225,12 +223,12 @@ def test_a_session_that_outgrew_its_limit_gets_an_error(cells: Cells) -> None:
     assert cells.value("big[5]", state=state, key="lower") == 7
     end = cells.run(
         "big[5]", state=state, key="lower", limits={"memory_mb": 4}
-    )  # in the worker that holds it
+    )  # in the worker that holds the session
     assert end.error is not None
     assert end.error.code == Code.MEMORY_EXCEEDED
 
 
-def test_a_cell_that_waits_for_nothing_is_ended(cells: Cells) -> None:
+def test_a_cell_that_can_never_resume_is_ended(cells: Cells) -> None:
     """Seed: code that nothing can wake up is ended."""
     end = cells.run("await new Promise(() => {})")
     assert end.error is not None
@@ -256,7 +254,7 @@ def test_a_cell_that_waits_for_nothing_is_ended(cells: Cells) -> None:
         ("throw { a: 1 }", "Uncaught { a: 1 }", None),
     ],
 )  # fmt: skip
-def test_an_exception_tells_where_in_the_source_it_was_thrown(
+def test_an_exception_has_the_position_where_it_was_thrown(
     cells: Cells, code: str, message: str | None, place: tuple[int, int] | None
 ) -> None:
     """Seed: an error has the line and column of the code as it was written."""
@@ -268,7 +266,7 @@ def test_an_exception_tells_where_in_the_source_it_was_thrown(
         assert (error.span.line, error.span.column) == place
 
 
-def test_a_place_is_one_of_this_cell(cells: Cells) -> None:
+def test_an_error_position_always_lies_in_the_current_cell(cells: Cells) -> None:
     """Ours: an error in a function of an earlier cell is reported where this cell calls it."""
     state = cells.kept("\n\n\n\nfunction fails(): never { throw new Error('old') }")
     error = cells.fails("const x = 1;\n\n  fails()", state=state)
@@ -277,7 +275,7 @@ def test_a_place_is_one_of_this_cell(cells: Cells) -> None:
     assert cells.fails("[1].forEach(fails)", state=state).span.line == 1
 
 
-def test_an_exception_keeps_what_was_bound_before_it(cells: Cells) -> None:
+def test_an_exception_keeps_the_variables_bound_before_it(cells: Cells) -> None:
     """Seed: an exception is not a rollback."""
     end = cells.run("const x = 1;\n(null as any).y;\nconst z = 2")
     assert end.error is not None
@@ -294,19 +292,19 @@ def test_an_exception_keeps_what_was_bound_before_it(cells: Cells) -> None:
         "new Promise(() => { throw new Error('lost') }); await new Promise(() => {})",
     ],
 )
-def test_a_rejection_that_is_never_handled_is_an_error(cells: Cells, code: str) -> None:
+def test_an_unhandled_rejection_is_an_error(cells: Cells, code: str) -> None:
     """Ours: no error is silent."""
     assert cells.fails(code).message == "Error: lost"
 
 
-def test_a_rejection_that_is_looked_at_later_is_none(cells: Cells) -> None:
-    """Ours: calls that were made together may fail before they are awaited."""
+def test_a_rejection_handled_later_is_not_an_error(cells: Cells) -> None:
+    """Ours: calls that are made together may fail before they are awaited."""
     code = "const p = Promise.reject(new Error('early'));\nawait null;\ntry { await p } catch { 'caught' }"
     assert cells.value(code + "\n'ok'") == "ok"
     assert cells.value("await Promise.allSettled([Promise.reject(1)]); 'ok'") == "ok"
 
 
-def test_syntax_errors_run_nothing(cells: Cells) -> None:
+def test_code_with_a_syntax_error_does_not_run(cells: Cells) -> None:
     """Seed: code that cannot be parsed has no effect."""
     state = cells.kept("globalThis.n = 0")
     for code in ("n += 1;\nconst x = (", "n += 1;\nlet = = 2", "n += 1;\nawait import('fs')x"):
@@ -316,7 +314,7 @@ def test_syntax_errors_run_nothing(cells: Cells) -> None:
     assert cells.value("n", state=state) == 0
 
 
-def test_modules_are_not_there(cells: Cells) -> None:
+def test_modules_cannot_be_imported(cells: Cells) -> None:
     """Seed: guest code sees nothing of the host."""
     for code in (
         "await import('fs')",
@@ -329,7 +327,7 @@ def test_modules_are_not_there(cells: Cells) -> None:
 
 
 OVERHEAD_MB = 96
-"""As documented: what a worker takes beside the memory of its guest."""
+"""As documented: the memory that a worker needs beyond that of its guest."""
 
 
 def resident_mb(pid: int, what: str) -> int:
@@ -350,7 +348,7 @@ def resident_mb(pid: int, what: str) -> int:
     ],
     ids=["bytes", "text", "objects", "garbage", "too much", "result"],
 )
-def test_a_worker_takes_no_more_memory_than_its_guest_may_and_an_overhead(
+def test_a_worker_uses_at_most_its_guests_memory_limit_plus_an_overhead(
     spare: Callable[..., Cells], code: str
 ) -> None:
     """Bug: copies of the guest's memory made a worker five times as large as its limit allowed."""
@@ -371,7 +369,7 @@ def test_a_worker_takes_no_more_memory_than_its_guest_may_and_an_overhead(
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process, which other processes do not affect."""
+    """Return the CPU time of a process, which is unaffected by other processes."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -385,7 +383,7 @@ def cpu_s(pid: int) -> float:
     ],
     ids=["bytes", "objects"],
 )
-def test_a_session_that_holds_all_it_may_is_stored_in_a_few_passes_over_its_memory(
+def test_a_session_at_its_memory_limit_is_stored_in_a_few_passes(
     spare: Callable[..., Cells], code: str
 ) -> None:
     """Bug: copying and comparing such a memory cost every later run one to two seconds."""
@@ -395,7 +393,7 @@ def test_a_session_that_holds_all_it_may_is_stored_in_a_few_passes_over_its_memo
     state = cells.kept("globalThis.n = 1", state=state, limits=limits)
     memory = bytes(64 << 20)
     began = time.process_time()
-    hashlib.sha256(bytearray(memory))  # a copy and a look at every byte
+    hashlib.sha256(bytearray(memory))  # copies and reads every byte
     one_pass = time.process_time() - began
     workers = [process.pid for process in cells.engine._workers._all]
     before = time.process_time() + sum(map(cpu_s, workers))

@@ -1,4 +1,4 @@
-"""State that was accepted can be loaded again, in a new process and under the limits it was made with."""
+"""Accepted state can be loaded again, in a new process and under the limits it was created with."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROWTH = {
 
 
 @pytest.mark.parametrize("kind", GROWTH)
-def test_every_state_that_was_stored_can_be_loaded_again(cells: Cells, other: Cells, kind: str) -> None:
+def test_every_stored_state_can_be_loaded_again(cells: Cells, other: Cells, kind: str) -> None:
     """Ours: a state is the guest's memory, so loading takes no more than storing."""
     state, kept = b"", 0
     while True:
@@ -27,7 +27,7 @@ def test_every_state_that_was_stored_can_be_loaded_again(cells: Cells, other: Ce
         if end.error is not None:
             break
         assert end.state is not None
-        assert kept < 30, "the limit was never met"
+        assert kept < 30, "the limit was never reached"
         state, kept = end.state, kept + 1
         newest = f"typeof d{kept - 1}"
         assert other.value(newest, key=f"{kind} {kept}", state=state, limits=LIMITS) == "object"

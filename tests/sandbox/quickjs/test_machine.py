@@ -1,4 +1,4 @@
-"""The guest: its origin, its snapshots, and how it is called."""
+"""The guest: how it is created, snapshotted and called."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def taken_of(guest: Guest) -> bytes:
     return taken
 
 
-def test_a_guest_is_entered_and_answers(guest: Guest) -> None:
+def test_a_guest_runs_code_and_reports_where_it_paused(guest: Guest) -> None:
     """Ours: one call runs the code, another reads where it paused."""
     assert evaluate(guest, "[1, 2].map(n => n * 2)") == b'[[],"","",0,"value",[2,4],[]]'
     assert not guest.begin(b"const x = (")
     assert guest.exception()[0] == "SyntaxError"
 
 
-def test_a_snapshot_is_what_has_changed(machine: Machine, guest: Guest) -> None:
+def test_a_snapshot_contains_only_what_has_changed(machine: Machine, guest: Guest) -> None:
     """Ours: a new guest has nothing to store, and a restored guest has its snapshot."""
     assert len(taken_of(machine.guest(MEMORY))) < 100
     evaluate(guest, "var kept = 'kept'")
@@ -73,22 +73,22 @@ def test_a_snapshot_is_what_has_changed(machine: Machine, guest: Guest) -> None:
 
 
 @pytest.mark.slow
-def test_every_machine_makes_the_same_guest(machine: Machine) -> None:
+def test_every_machine_creates_the_same_guest(machine: Machine) -> None:
     """Ours: a snapshot of one process works in any other."""
     module, boot = booting.booted(new_engine(optimize=False))
     assert boot == machine.boot
     assert module.imports
 
 
-def test_a_guest_without_memory_traps(machine: Machine) -> None:
-    """Ours: no guest code runs on when its memory is used up."""
+def test_a_guest_that_runs_out_of_memory_traps(machine: Machine) -> None:
+    """Ours: no guest code keeps running once its memory is used up."""
     guest = machine.guest(2 << 20)
     with pytest.raises(Trapped) as trapped:
         evaluate(guest, "try { new Uint8Array(4e6) } catch { 5 }")
     assert trapped.value.reason == "memory"
 
 
-def test_what_points_outside_of_the_memory_is_refused(guest: Guest) -> None:
+def test_addresses_outside_the_memory_are_refused(guest: Guest) -> None:
     """Ours: a guest may return any address."""
     for at, size in ((-1, 4), (guest.size, 1), (0, 1 << 33), (guest.size - 2, 4)):
         with pytest.raises(Broken):
@@ -97,8 +97,8 @@ def test_what_points_outside_of_the_memory_is_refused(guest: Guest) -> None:
         guest.write(guest.size - 1, b"ab")
 
 
-def test_a_guest_that_is_not_known_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: the numbers of functions are valid for one build only."""
+def test_an_unknown_guest_binary_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: function indexes are valid for one build only."""
     monkeypatch.setattr(booting, "guest_wasm", lambda: b"\0asm\1\0\0\0")
     with pytest.raises(GuestMissing, match="quickjs-rs"):
         booting.booted(new_engine(optimize=False))
@@ -114,13 +114,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def kept(machine: Machine) -> tuple[wasmtime.Engine, Boot]:
-    """Store a small module in the place of the guest."""
+    """Cache a small module in place of the guest."""
     engine = new_engine()
     module_cache.store(build_id(), wasmtime.Module(engine, "(module)"), machine.boot)
     return engine, machine.boot
 
 
-def test_what_is_kept_is_ours_alone_and_comes_back(machine: Machine, folder: Path) -> None:
+def test_a_cached_module_is_private_and_can_be_loaded(machine: Machine, folder: Path) -> None:
     """Ours: compiled code is loaded only from a folder that no other user can write to."""
     engine, boot = kept(machine)
     (path,) = folder.iterdir()
@@ -131,7 +131,7 @@ def test_what_is_kept_is_ours_alone_and_comes_back(machine: Machine, folder: Pat
     assert module_cache.load(engine, bytes(16)) is None
 
 
-def test_what_others_could_have_written_is_not_loaded(machine: Machine, folder: Path) -> None:
+def test_a_module_that_others_could_have_written_is_not_loaded(machine: Machine, folder: Path) -> None:
     """Ours: loading compiled code means running it."""
     engine, _ = kept(machine)
     (path,) = folder.iterdir()
@@ -146,7 +146,7 @@ def test_what_others_could_have_written_is_not_loaded(machine: Machine, folder: 
     assert module_cache.load(engine, build_id()) is None
 
 
-def test_what_is_damaged_is_not_loaded(machine: Machine, folder: Path) -> None:
+def test_a_damaged_module_is_not_loaded(machine: Machine, folder: Path) -> None:
     """Ours: a damaged disk must not lead to damaged code."""
     engine, _ = kept(machine)
     (path,) = folder.iterdir()
@@ -156,7 +156,7 @@ def test_what_is_damaged_is_not_loaded(machine: Machine, folder: Path) -> None:
         assert module_cache.load(engine, build_id()) is None
 
 
-def test_a_cache_that_cannot_be_written_is_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_cache_is_ignored(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: code runs even if the cache cannot be written."""
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")
     engine, _ = kept(machine)

@@ -38,7 +38,7 @@ def test_values_are_printed_as_node_prints_them(cells: Cells, code: str, shown: 
     assert (end.error, end.stdout) == (None, shown + "\n")
 
 
-def test_output_goes_to_its_stream(cells: Cells) -> None:
+def test_output_goes_to_the_right_stream(cells: Cells) -> None:
     """Seed: stdout and stderr are separate."""
     code = "console.log('a'); console.info('b'); console.debug('c'); console.warn('d'); console.error('e')"
     end = cells.run(code + "; console.group('g'); console.log('in'); console.groupEnd(); console.log('out')")
@@ -90,7 +90,7 @@ def test_output_goes_to_its_stream(cells: Cells) -> None:
         ("[1, 2, 3].at(-1)! + Object.groupBy([1, 2], x => x % 2 ? 'odd' : 'even').odd!.length", 4),
     ],
 )  # fmt: skip
-def test_what_users_expect_is_there(cells: Cells, code: str, result: Any) -> None:
+def test_the_globals_that_users_expect_exist(cells: Cells, code: str, result: Any) -> None:
     """Ours: code that models write runs without a library."""
     assert cells.value(code) == result
 
@@ -121,7 +121,7 @@ Object.defineProperty = bad; Array.isArray = bad; Date.now = () => 42;
 """
 
 
-def test_a_polluted_session_is_still_heard(cells: Cells) -> None:
+def test_the_host_can_still_talk_to_a_polluted_session(cells: Cells) -> None:
     """Seed: guest code that replaces built-ins must not break or deceive the host."""
     state = cells.kept(POLLUTION + "const x = 1; 5")
     assert cells.value("({ a: [1, 'two', { b: null }] })", state=state) == {"a": [1, "two", {"b": None}]}
@@ -164,7 +164,7 @@ def test_a_session_that_breaks_its_globals_breaks_only_itself(cells: Cells, code
     assert cells.value("1 + 1") == 2
 
 
-def test_frames_of_a_stack_give_no_hold_on_the_bridge(cells: Cells) -> None:
+def test_stack_frames_give_no_access_to_the_bridge(cells: Cells) -> None:
     """Ours: functions in a stack trace give guest code no additional powers."""
     code = """
 const found: any[] = [];
@@ -210,7 +210,7 @@ def test_the_machine_is_out_of_reach(cells: Cells, code: str) -> None:
     assert end.error is not None, end.result
 
 
-def test_text_that_is_not_unicode_is_shown_by_its_escapes(cells: Cells) -> None:
+def test_lone_surrogates_are_shown_as_escapes(cells: Cells) -> None:
     """Bug: half a surrogate pair was replaced by U+FFFD in output and in errors."""
     assert cells.run("console.log('a\\ud800b')").stdout == "a\\ud800b\n"
     assert cells.fails("throw new Error('\\udc00')").message == "Error: \\udc00"
@@ -218,7 +218,7 @@ def test_text_that_is_not_unicode_is_shown_by_its_escapes(cells: Cells) -> None:
 
 
 def test_a_forged_error_is_only_an_error(cells: Cells) -> None:
-    """Ours: a thrown value can neither pass for an error of the host nor claim a place outside the code."""
+    """Ours: a thrown value can neither pass for a host error nor claim a position outside the code."""
     code = "const e: any = new RangeError('x'); e.code = 'TIMEOUT_CPU'; e.known = { code: 'CANCELLED' };\n"
     error = cells.fails(code + "e.stack = 'at a (eval_script:99999:1)\\n at b (eval_script:1:1)'; throw e")
     assert (error.code, error.span) == (Code.RUNTIME_ERROR, None)
@@ -237,8 +237,8 @@ def test_sessions_share_nothing(cells: Cells) -> None:
         assert cells.value("([] as any).leak === undefined", key=f"other{n}") is True
 
 
-def test_timers_fire_in_the_order_of_their_moments_however_the_answers_come(cells: Cells) -> None:
-    """Bug: two short timers fired in the order in which the host's threads came back."""
+def test_timers_fire_in_order_of_due_time_whatever_the_order_of_answers(cells: Cells) -> None:
+    """Bug: two short timers fired in the order in which the host's threads returned."""
     code = (
         "const log: string[] = []\n"
         "setTimeout(() => { log.push('b'); queueMicrotask(() => log.push('after b')) }, 2)\n"

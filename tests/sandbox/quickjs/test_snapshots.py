@@ -52,7 +52,7 @@ total
     assert cells.engine.names(end.state) == ["P", "base", "list", "total"]
 
 
-def test_parallel_calls_are_suspended_halfway(cells: Cells, other: Cells) -> None:
+def test_parallel_calls_can_be_suspended_halfway(cells: Cells, other: Cells) -> None:
     """Seed: parallel calls are approved one by one, over days."""
     code = "await Promise.all([add(1), add(2), new Promise(done => setTimeout(() => done('slept'), 3000))])"
     run = cells.open(code)
@@ -64,7 +64,7 @@ def test_parallel_calls_are_suspended_halfway(cells: Cells, other: Cells) -> Non
     assert other.ended(taken_up.answer(1, value("one"))).result == ["one", "two", "slept"]
 
 
-def test_a_suspended_cell_still_knows_what_its_errors_mean(cells: Cells, other: Cells) -> None:
+def test_a_suspended_cell_keeps_the_codes_of_its_errors(cells: Cells, other: Cells) -> None:
     """Ours: an exception that is thrown again later keeps its error code."""
     code = "let kept: any;\ntry { await add(1) } catch (error) { kept = error }\nawait add(2);\nthrow kept"
     run = cells.open(code)
@@ -78,7 +78,7 @@ def test_a_suspended_cell_still_knows_what_its_errors_mean(cells: Cells, other: 
     assert (end.error.code, end.error.span.line) == ("OUT_OF_STOCK", 2)
 
 
-def test_inputs_of_a_suspended_cell_end_with_it(cells: Cells, other: Cells) -> None:
+def test_the_inputs_of_a_suspended_cell_end_with_it(cells: Cells, other: Cells) -> None:
     """Ours: a suspension does not change what is kept."""
     code = "const x = data.length + later.length;\nawait add(x);\ndata.length"
     run = cells.open(code, inputs={"data": "abc"}, load={"later": "de"}.__getitem__)
@@ -92,7 +92,7 @@ def test_inputs_of_a_suspended_cell_end_with_it(cells: Cells, other: Cells) -> N
     assert other.fails("later", state=end.state).message == "ReferenceError: later is not defined"
 
 
-def test_a_state_is_small_and_stays_so(cells: Cells) -> None:
+def test_a_state_is_small_and_stays_small(cells: Cells) -> None:
     """Ours: a state grows with its contents, not with the number of cells."""
     state = b""
     for number in range(60):
@@ -110,7 +110,7 @@ def test_garbage_is_not_part_of_a_state(cells: Cells) -> None:
     assert b"secretsecretsecret" not in state
 
 
-def test_a_large_state_comes_back_whole(cells: Cells, other: Cells) -> None:
+def test_a_large_state_is_restored_completely(cells: Cells, other: Cells) -> None:
     """Ours: a session may hold as much as its limit permits."""
     state = cells.kept("const all = Array.from({length: 100000}, (_, n) => ({ n, text: 'item ' + n }))")
     assert len(state) > 1_000_000
@@ -153,22 +153,22 @@ def test_a_state_of_another_build_is_refused(cells: Cells) -> None:
         cells.engine.names(state[:-1])
 
 
-def test_an_image_of_another_boot_is_refused(cells: Cells) -> None:
-    """Ours: a build always makes the same initial memory."""
+def test_an_image_with_another_initial_memory_is_refused(cells: Cells) -> None:
+    """Ours: a build always creates the same initial memory."""
     known = stored.decode_state(cells.kept("const x = 1"))
     forged = stored.QuickJsState(Image(bytes(16), known.image.data), known.names, known.lines, known.free)
     assert refusal(cells, state=stored.encode_state(forged)) == Code.SNAPSHOT_VERSION_MISMATCH
 
 
 def forged(state: bytes, data: bytes) -> bytes:
-    """Return a state with another memory and a matching checksum."""
+    """Return a state with a replaced memory and a matching checksum."""
     known = stored.decode_state(state)
     image = Image(known.image.boot, data)
     return stored.encode_state(stored.QuickJsState(image, known.names, known.lines, known.free))
 
 
 def outcome(cells: Cells, state: bytes) -> str:
-    """Return the error code of a cell that starts from a state, None if it succeeds."""
+    """Return the error code of a cell that starts from a state, or None if it succeeds."""
     try:
         end = cells.run("x.length", state=state, key="forged", limits={"cpu_ms": 200})
     except StandfastError as refused:
@@ -177,7 +177,7 @@ def outcome(cells: Cells, state: bytes) -> str:
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 2**31, 2**32 - 65_536])
-def test_an_image_that_is_invalid_is_refused(cells: Cells, size: int) -> None:
+def test_an_invalid_image_is_refused(cells: Cells, size: int) -> None:
     """Ours: whatever is stored, nothing is written outside a guest."""
     state = cells.kept("const x = [1]")
     good = stored.decode_state(state).image.data
@@ -188,7 +188,7 @@ def test_an_image_that_is_invalid_is_refused(cells: Cells, size: int) -> None:
     assert cells.value("x", state=state) == [1]
 
 
-def test_a_memory_that_was_tampered_with_does_no_harm(cells: Cells) -> None:
+def test_a_memory_image_that_was_tampered_with_does_no_harm(cells: Cells) -> None:
     """Seed: the host survives any bytes in a state."""
     state = cells.kept("const x = [1, 2, 3]; function f(n: number) { return n + 1 }")
     good = stored.decode_state(state).image.data
@@ -214,7 +214,7 @@ await add(Object.keys({ b: 1, a: 2, 1: 3 }), String(new Date(0)), crypto.randomU
 
 
 def journey(cells: Cells, *, suspend: bool = False, **options: Any) -> list[CellCall]:
-    """Return all calls of the same cell with the same results."""
+    """Return all calls that the same cell makes when given the same results."""
     run = cells.open(CHANCE, **options)
     step = run.start()
     calls: list[CellCall] = []
@@ -240,7 +240,7 @@ def test_the_same_cell_makes_the_same_calls_in_another_process(cells: Cells, oth
     assert journey(other, now_ms=1_700_000_000_000, seed="turn-8")[0] != calls[0]
 
 
-def test_a_cell_computes_the_same_number_of_instructions_again(cells: Cells, other: Cells) -> None:
+def test_a_cell_uses_the_same_number_of_instructions_every_time(cells: Cells, other: Cells) -> None:
     """Ours: fuel does not depend on the machine or its load."""
     code = "let n = 0; for (let i = 0; i < 10000; i++) n += i % 7; n"
     state = cells.kept("const x = 1")
@@ -251,8 +251,8 @@ def test_a_cell_computes_the_same_number_of_instructions_again(cells: Cells, oth
     assert len(found) == 1
 
 
-def test_time_passes_with_answers_and_never_goes_back(cells: Cells) -> None:
-    """Ours: the clock of a cell follows its journal."""
+def test_time_advances_with_answers_and_never_goes_back(cells: Cells) -> None:
+    """Ours: a cell's clock follows its journal."""
     run = cells.open(
         "const a = Date.now(); await add(); const b = Date.now(); await add(); [a, b, Date.now()]",
         now_ms=5_000,
@@ -292,8 +292,8 @@ sys.stdin.read()
 """
 
 
-def test_a_worker_that_computes_ends_when_its_host_dies() -> None:
-    """Ours: a killed host leaves no process that uses the CPU."""
+def test_a_computing_worker_exits_when_its_host_dies() -> None:
+    """Ours: a killed host leaves no process behind that uses the CPU."""
     host = subprocess.Popen(
         [sys.executable, "-c", ORPHAN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

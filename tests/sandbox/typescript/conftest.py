@@ -1,4 +1,4 @@
-"""A real guest that runs what the reader writes, and functions that code may call."""
+"""A real guest that runs the reader's output, and functions that code may call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Guest:
         return asyncio.run(self._context.eval_async(read_script(code).javascript))
 
     def failure(self, code: str) -> tuple[str, tuple[int, int]]:
-        """Return the message of an uncaught error, and its place in the code."""
+        """Return the message of an uncaught error, and its position in the code."""
         script = read_script(code)
         with pytest.raises(JSError) as caught:
             asyncio.run(self._context.eval_async(script.javascript))
@@ -61,7 +61,7 @@ def add(a: int, b: int = 1) -> int:
 
 @tool(side_effect="read")
 def order(item: Item, tags: list[str] | None = None, *, how: Literal["slow", "fast"] = "slow") -> str:
-    """Order something."""
+    """Place an order."""
     return item.name
 
 

@@ -1,4 +1,4 @@
-"""The faults that are found in a TypeScript program before it runs, and code that must pass."""
+"""Faults that a check finds in a TypeScript program before it runs, and code that must pass."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def found(functions: Any) -> Found:
         ("search('q', null, 3)", "search(): filter is 3, not object"),
     ],
 )
-def test_arguments_that_a_function_does_not_take_are_found(found: Found, code: str, message: str) -> None:
+def test_arguments_that_a_function_does_not_accept_are_found(found: Found, code: str, message: str) -> None:
     """Seed: a wrong call is reported before the code has done anything."""
     (item,) = found(code)
     assert (item.code, item.message, item.severity) == (Code.TYPE_ERROR, message, Severity.ERROR)
@@ -69,7 +69,7 @@ def test_the_hint_shows_the_signature(found: Found) -> None:
 
 
 def test_an_unknown_function_is_found_with_a_suggestion(found: Found) -> None:
-    """Seed: an unknown tool is reported with the name that might have been meant."""
+    """Seed: an unknown tool is reported with the name that was probably meant."""
     (item,) = found("const x = 'ä𝒳'; await serch('a')")
     assert (item.code, item.hint) == (Code.UNKNOWN_TOOL, "did you mean search?")
     assert item.message == "serch() is neither defined nor a function that can be called"
@@ -77,7 +77,7 @@ def test_an_unknown_function_is_found_with_a_suggestion(found: Found) -> None:
     assert (item.span.line, item.span.column, item.span.end_column) == (1, 23, 28)
 
 
-def test_what_other_runtimes_have_is_explained(found: Found) -> None:
+def test_globals_of_other_runtimes_are_explained(found: Found) -> None:
     """Ours: models write `fetch` and `require` by habit."""
     fetch, require = found("await fetch('x');\nconst fs = require('fs')")
     assert (fetch.code, require.code) == (Code.UNKNOWN_TOOL, Code.UNSUPPORTED_FEATURE)
@@ -85,8 +85,8 @@ def test_what_other_runtimes_have_is_explained(found: Found) -> None:
     assert "no network" in fetch.hint
 
 
-def test_names_of_the_session_are_known(found: Found) -> None:
-    """Ours: functions of earlier programs can be called, even if they hide a tool."""
+def test_a_check_knows_the_names_of_the_session(found: Found) -> None:
+    """Ours: functions of earlier programs can be called, even if they shadow a tool."""
     assert found("mine(1)\nadd('a', 'b', 'c')", bound=("mine", "add")) == []
     assert [item.code for item in found("mine(1)")] == [Code.UNKNOWN_TOOL]
 
@@ -111,7 +111,7 @@ def test_names_of_the_session_are_known(found: Found) -> None:
         "if (x) { var data = 1 }",
     ],
 )
-def test_binding_an_input_is_found(found: Found, code: str) -> None:
+def test_assigning_to_an_input_is_found(found: Found, code: str) -> None:
     """Ours: inputs are read-only, because they are not part of the state."""
     assert [(item.code, item.message) for item in found(code)] == [
         (Code.TYPE_ERROR, "data is an input and read-only; bind another name")
@@ -130,7 +130,7 @@ def test_binding_an_input_is_found(found: Found, code: str) -> None:
         "if (add(1) > 2) {}",
     ],
 )
-def test_a_promise_that_is_used_as_its_value_is_a_warning(found: Found, code: str) -> None:
+def test_using_a_promise_as_its_value_is_a_warning(found: Found, code: str) -> None:
     """Ours: every call returns a promise, and a missing `await` is the most common mistake."""
     (item,) = found(code)
     assert (item.severity, item.code) == (Severity.WARNING, Code.TYPE_ERROR)
@@ -144,14 +144,14 @@ def test_await_needs_an_async_function(found: Found, code: str) -> None:
     assert (item.code, item.message) == (Code.SYNTAX_ERROR, "await in a function that is not async")
 
 
-def test_mistakes_are_reported_in_the_order_of_lines(found: Found) -> None:
+def test_mistakes_are_reported_in_line_order(found: Found) -> None:
     """Ours: one check finds all mistakes."""
     items = found("add('1')\ndata = 1\nserch(1)\nadd(1).x")
     assert [item.span.line for item in items if item.span] == [1, 2, 3, 4]
 
 
-def test_syntax_is_looked_at_first(found: Found) -> None:
-    """Seed: code that cannot be parsed is reported as that alone."""
+def test_syntax_is_checked_first(found: Found) -> None:
+    """Seed: for code that cannot be parsed, only the syntax error is reported."""
     assert [item.code for item in found("add('1'\nimport x from 'y'")] == [Code.SYNTAX_ERROR]
     assert [item.code for item in found("x = '\ud800'")] == [Code.SYNTAX_ERROR]
     assert [item.code for item in found("import x from 'y'")] == [Code.UNSUPPORTED_FEATURE]
@@ -195,12 +195,12 @@ def test_syntax_is_looked_at_first(found: Found) -> None:
         "// nothing",
     ],
 )
-def test_code_that_may_be_right_is_left_alone(found: Found, code: str) -> None:
+def test_code_that_may_be_correct_is_accepted(found: Found, code: str) -> None:
     """Ours: a false alarm costs a model call, a missed fault costs nothing extra."""
     assert found(code) == []
 
 
-def test_touched_names_are_those_that_are_read() -> None:
+def test_touched_names_are_the_names_that_code_reads() -> None:
     """Ours: only values that the code reads are loaded."""
     names = ("data", "history", "files", "other", "inputs")
     code = "a = data['x'] + data.y; history[0]; files['a'].b; files.get('c'); other = 1; `${inputs['q']}`"
@@ -232,6 +232,6 @@ def test_touched_names_are_those_that_are_read() -> None:
         ("x = '\ud800'", {}),
     ],
 )
-def test_a_name_is_touched_where_it_is_read(code: str, touched: dict[str, Any]) -> None:
+def test_a_name_is_touched_only_where_it_is_read(code: str, touched: dict[str, Any]) -> None:
     """Ours: a constant key is loaded alone if nothing else of the value is read."""
     assert touched_names(code, ("data",)) == touched

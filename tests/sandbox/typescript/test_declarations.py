@@ -1,4 +1,4 @@
-"""Capabilities as TypeScript."""
+"""Capabilities as TypeScript declarations."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_capability_becomes_a_declaration(functions: Any) -> None:
         ({"type": "object", "properties": {"a": {"type": "string"}}}, "f(args?: { a?: string })"),
     ],
 )
-def test_arguments_that_may_be_left_out_are_optional(schema: dict[str, Any], signature: str) -> None:
+def test_arguments_that_may_be_omitted_are_optional(schema: dict[str, Any], signature: str) -> None:
     """Ours: `f()` is valid if nothing is required."""
     capability = Capability(name="f", description="", input_schema=schema, output_schema={"type": "string"})
     assert declaration_of(capability) == f"declare function {signature}: Promise<string>;"
@@ -88,18 +88,18 @@ def test_descriptions_cannot_end_the_comment() -> None:
     assert text.startswith(
         "/**\n * Does * / things. In one line.\n * @param args.a The a. * / x\n */\ndeclare"
     )
-    assert text.count("*/") == 2  # the end of the comment, and a key in quotes
+    assert text.count("*/") == 2  # the end of the comment, and a quoted key
 
 
-def test_the_compiler_gets_both_ways_to_call(functions: Any) -> None:
-    """Ours: positional arguments are valid, too."""
+def test_the_compiler_is_given_both_call_forms(functions: Any) -> None:
+    """Ours: positional arguments are valid too."""
     assert overloads_of(functions.capability("add")).splitlines() == [
         "declare function add(args: { a: number; b?: number }): Promise<number>;",
         "declare function add(arg0: number, arg1?: number): Promise<number>;",
     ]
 
 
-def test_every_declaration_is_typescript(functions: Any) -> None:
+def test_every_declaration_is_valid_typescript(functions: Any) -> None:
     """Ours: the parser of programs accepts the text, and removes all of it."""
     read = read_script(declarations(map(functions.capability, functions.names())))
     assert set(read.javascript) <= set("; \n/*.abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")

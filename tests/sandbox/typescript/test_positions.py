@@ -1,4 +1,4 @@
-"""Places in TypeScript code."""
+"""Positions in TypeScript code."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ BEFORE = "var o: any = {}; var g = (x: any) => x;\ng(1);\n\n"
         "let x: string\r\n@o.a.b",
     ],
 )
-def test_an_error_is_reported_at_its_place(guest: Any, code: str) -> None:
-    """Bug: for a property of undefined, the engine reports the place of an earlier statement."""
+def test_an_error_is_reported_at_its_position(guest: Any, code: str) -> None:
+    """Bug: for a property of undefined, the engine reports the position of an earlier statement."""
     whole = BEFORE + code
     at = whole.index("@")
     place = (whole[:at].count("\n") + 1, at - whole[:at].rfind("\n"))
@@ -67,7 +67,7 @@ def test_an_error_is_reported_at_its_place(guest: Any, code: str) -> None:
         "class A { x = @o.a.b }\nnew A()",
     ],
 )
-def test_an_error_is_reported_in_its_line(guest: Any, code: str) -> None:
+def test_an_error_is_reported_on_its_line(guest: Any, code: str) -> None:
     """Ours: if the column is that of the whole expression, the line is still right."""
     whole = BEFORE + code
     line = whole[: whole.index("@")].count("\n") + 1
@@ -81,8 +81,8 @@ def test_the_first_line_counts_like_the_others(guest: Any) -> None:
     assert guest.failure("\n  nope()")[1] == (2, 3)
 
 
-def test_places_behind_the_end_are_the_end() -> None:
-    """Ours: whatever the engine reports, a place lies in the code."""
+def test_positions_past_the_end_are_clamped_to_the_code() -> None:
+    """Ours: whatever the engine reports, a position lies in the code."""
     script = read_script("const x: number = a.b\nx")
     assert script.position(99, 99) == (2, 2)
     assert script.position(0, 0) == (1, 1)
@@ -118,7 +118,7 @@ PARTS = st.sampled_from(
 
 @settings(max_examples=3 * settings.default.max_examples // 2, deadline=None)
 @given(st.lists(PARTS, max_size=8))
-def test_lines_stay_and_every_place_can_be_told_back(parts: list[str]) -> None:
+def test_lines_are_kept_and_every_position_can_be_mapped_back(parts: list[str]) -> None:
     """Ours: each line keeps its width unless the script records a change."""
     code = "\n".join(parts)
     script = read_script(code)
@@ -136,7 +136,7 @@ def test_lines_stay_and_every_place_can_be_told_back(parts: list[str]) -> None:
 
 @settings(max_examples=settings.default.max_examples, deadline=None)
 @given(st.lists(PARTS, max_size=6))
-def test_javascript_is_read_as_it_is(parts: list[str]) -> None:
+def test_plain_javascript_is_not_changed(parts: list[str]) -> None:
     """Ours: reading plain JavaScript changes nothing."""
     once = read_script("\n".join(part for part in parts if "enum" not in part)).javascript
     assert read_script(once).javascript == once

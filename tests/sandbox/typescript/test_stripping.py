@@ -1,4 +1,4 @@
-"""TypeScript without its types: the output, and its behaviour."""
+"""TypeScript without its types: the output and its behaviour."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ BLANKED = [
 
 @pytest.mark.parametrize(("code", "javascript"), BLANKED)
 def test_types_become_blanks_of_the_same_width(code: str, javascript: str) -> None:
-    """Ours: a position in the JavaScript is also right for the TypeScript."""
+    """Ours: a position in the JavaScript is also valid in the TypeScript."""
     assert read_script(code).javascript == javascript
 
 
 @pytest.mark.parametrize("code", [code for code, _ in BLANKED])
-def test_what_is_left_holds_no_types(code: str) -> None:
+def test_the_output_contains_no_types(code: str) -> None:
     """Ours: reading the JavaScript again changes nothing."""
     once = read_script(code).javascript
     assert read_script(once).javascript == once
@@ -168,13 +168,13 @@ def test_what_is_left_holds_no_types(code: str) -> None:
         ("const name = (() => {}).name; const f = () => 1; [name, f.name]", ["", "f"]),
     ],
 )  # fmt: skip
-def test_what_is_written_otherwise_means_the_same(guest: Any, code: str, value: Any) -> None:
+def test_rewritten_constructs_keep_their_meaning(guest: Any, code: str, value: Any) -> None:
     """Seed: enums, namespaces and parameter properties work, and statements stay separate."""
     assert guest.run(code) == value
 
 
-def test_lines_and_widths_stay_unless_told(guest: Any) -> None:
-    """Ours: a position behind a rewritten part is mapped back to where it was."""
+def test_positions_behind_rewritten_parts_are_mapped_back(guest: Any) -> None:
+    """Ours: lines keep their widths unless the script records a change."""
     code = "enum E { A, B }\nclass C { constructor(public x: E) { fail(x) } }\nnew C(E.B)"
     script = read_script(code)
     assert script.javascript.count("\n") == 2
@@ -189,6 +189,6 @@ def test_a_cast_whose_type_continues_with_a_bracket_on_the_next_line_is_refused(
 
 
 @pytest.mark.parametrize("piece", ["a/*", "a//", "a\n", "'", "`", "a as b\n[", "/* */a\n["])
-def test_looking_for_brackets_takes_no_longer_than_the_code_is_long(piece: str) -> None:
+def test_looking_for_brackets_takes_linear_time(piece: str) -> None:
     """Ours: the time to read code must be linear in its length."""
     source._late_brackets(f"x as any\n{piece * 100_000}[".encode())

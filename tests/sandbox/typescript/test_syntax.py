@@ -23,7 +23,7 @@ def refusal(code: str) -> ScriptRefused:
 
 
 def problems(code: str) -> list[ErrorObject]:
-    """Return the problems that reading the code reports."""
+    """Return the problems reported for the code."""
     try:
         read_script(code).position(1, 7)
     except ScriptRefused as refused:
@@ -55,7 +55,9 @@ def problems(code: str) -> list[ErrorObject]:
         ("x as any(y)", (1, 1), "it is not clear where the type of this cast ends"),
     ],
 )
-def test_a_syntax_error_is_reported_with_its_place(code: str, place: tuple[int, int], message: str) -> None:
+def test_a_syntax_error_is_reported_with_its_position(
+    code: str, place: tuple[int, int], message: str
+) -> None:
     """Seed: the line and the column are those of the TypeScript, and lines and characters count from 1."""
     (found,) = refusal(code).problems
     assert (found.code, found.message) == (Code.SYNTAX_ERROR, message)
@@ -63,8 +65,8 @@ def test_a_syntax_error_is_reported_with_its_place(code: str, place: tuple[int, 
     assert (found.span.line, found.span.column) == place
 
 
-def test_python_is_reported_as_such() -> None:
-    """Ours: a model that mixes up the languages learns which one the session has."""
+def test_python_code_is_recognized_and_reported() -> None:
+    """Ours: the error tells a model that mixes up the languages which one the session has."""
     assert refusal("def f(x):\n  return x").hint == "the code is parsed as TypeScript"
 
 
@@ -88,15 +90,15 @@ def test_python_is_reported_as_such() -> None:
         ("using x = f()", "`using` is not supported at the top level"),
     ],
 )  # fmt: skip
-def test_what_there_is_not_is_refused_with_a_hint(code: str, message: str) -> None:
-    """Seed: an unsupported feature is reported before anything runs, and with what to do instead."""
+def test_unsupported_features_are_refused_with_a_hint(code: str, message: str) -> None:
+    """Seed: an unsupported feature is reported before anything runs, with what to do instead."""
     refused = refusal(code)
     assert isinstance(refused, CallerError)
     assert (refused.code, refused.message) == (Code.UNSUPPORTED_FEATURE, message)
     assert refused.hint
 
 
-def test_everything_that_is_refused_is_reported_at_once() -> None:
+def test_all_unsupported_features_are_reported_together() -> None:
     """Ours: one repair can fix all of them."""
     found = refusal("import a from 'a'\nconst b = 1\n@c class D {}").problems
     assert [item.span.line for item in found if item.span] == [1, 3]
@@ -150,12 +152,12 @@ def test_no_code_breaks_the_reader_or_keeps_it_busy(name: str) -> None:
 
 @settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(st.text(max_size=60) | st.text("(){}[]<>`'\"/*${}=>:;,.!?@# \n\rab1\\", max_size=80))
-def test_nothing_but_a_refusal_is_ever_raised(code: str) -> None:
-    """Ours: code comes from a model, and may be anything."""
+def test_reading_raises_nothing_but_a_refusal(code: str) -> None:
+    """Ours: code comes from a model and may be anything."""
     assert all(item.code and item.span for item in problems(code))
 
 
-def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_extra_if_its_packages_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: the parser is an optional extra."""
     monkeypatch.setitem(sys.modules, "tree_sitter", None)
     found: list[BaseException] = []
@@ -168,8 +170,8 @@ def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     assert "standfast[typescript]" in error.hint
 
 
-def test_many_threads_read_at_once() -> None:
-    """Bug: a parser that asks for its text piece by piece must not be used by two threads."""
+def test_many_threads_can_read_concurrently() -> None:
+    """Bug: a parser that requests its text piece by piece must not be used by two threads."""
     codes = [f"const a{n}: number = {n};\n" * 300 for n in range(24)]
     with ThreadPoolExecutor(8) as pool:
         scripts = list(pool.map(read_script, codes))

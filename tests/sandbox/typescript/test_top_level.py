@@ -1,4 +1,4 @@
-"""The names that a program leaves in its session."""
+"""The names that a program binds in its session."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DECLARATIONS = [
 
 
 @pytest.mark.parametrize("first", DECLARATIONS)
-def test_a_name_may_be_declared_again_in_any_way(guest: Any, first: str) -> None:
-    """Seed: cells run one after the other, and may be corrected by repeating a declaration."""
+def test_a_name_may_be_redeclared_in_any_way(guest: Any, first: str) -> None:
+    """Seed: cells run one after another, and a declaration may be corrected by repeating it."""
     for second in DECLARATIONS:
         guest.run(first)
         guest.run(second)
@@ -44,7 +44,7 @@ def test_a_name_may_be_declared_again_in_any_way(guest: Any, first: str) -> None
         ("(() => { var hidden = 1 })(); a.b = 1", ""),
     ],
 )
-def test_the_names_of_the_top_level_are_bound(code: str, bound: str) -> None:
+def test_top_level_names_are_bound(code: str, bound: str) -> None:
     """Ours: the names that a state binds are known without running anything."""
     assert read_script(code).bound == frozenset(bound.split())
 
@@ -67,7 +67,7 @@ def test_the_names_of_the_top_level_are_bound(code: str, bound: str) -> None:
         ("'result = 1'", False),
     ],
 )
-def test_a_program_that_binds_result_is_known(code: str, binds: bool) -> None:
+def test_a_program_that_binds_result_is_recognized(code: str, binds: bool) -> None:
     """Seed: the result is the global `result` if the run binds it."""
     assert read_script(code).binds_result is binds
 
@@ -79,19 +79,19 @@ def test_result_need_not_be_declared(guest: Any) -> None:
 
 
 def test_the_value_is_that_of_the_last_expression(guest: Any) -> None:
-    """Seed: an expression at the end is the result; declarations behind it do not change it."""
+    """Seed: an expression at the end is the result; declarations after it do not change it."""
     assert guest.run("1 + 1") == 2
     assert guest.run("3; const a = 1; class B {} enum E { A } type T = 1; function f() {}") == 3
     assert guest.run("result = 4") == 4
 
 
-def test_a_variable_without_a_value_is_undefined_again(guest: Any) -> None:
+def test_a_variable_declared_without_a_value_is_undefined_again(guest: Any) -> None:
     """Bug: `let x` as `var x` would keep the value of an earlier program."""
     guest.run("let x = 1, y = 2")
     assert guest.run("let x: number\nlet y\n[typeof x, typeof y]") == ["undefined", "undefined"]
 
 
-def test_functions_see_what_later_programs_bind(guest: Any) -> None:
-    """Ours: top-level names are one scope for the whole session."""
+def test_functions_see_the_variables_of_later_programs(guest: Any) -> None:
+    """Ours: top-level names form one scope for the whole session."""
     guest.run("const base = 1; function get(): number { return base }")
     assert guest.run("const base = 2; get()") == 2

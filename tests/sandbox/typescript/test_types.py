@@ -27,10 +27,10 @@ def found(functions: Any) -> Found:
     return look
 
 
-def test_without_a_compiler_the_rest_is_checked_and_that_is_said(
+def test_without_a_compiler_the_rest_is_checked_and_the_gap_is_reported(
     found: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Seed: a check says what it covered."""
+    """Seed: a check reports what it covered."""
     monkeypatch.setenv(tsc.VARIABLE, str(tmp_path / "nowhere"))
     wrong, said = found("add('1')")
     assert (wrong.severity, wrong.message) == (Severity.ERROR, "add(): a is '1', not integer")
@@ -42,7 +42,7 @@ def test_without_a_compiler_the_rest_is_checked_and_that_is_said(
     assert "npm install typescript" in said.hint
 
 
-def test_code_that_cannot_be_read_needs_no_compiler(found: Found) -> None:
+def test_code_that_cannot_be_parsed_needs_no_compiler(found: Found) -> None:
     """Ours: a syntax error is reported at once."""
     assert [item.code for item in found("add(")] == [Code.SYNTAX_ERROR]
 
@@ -50,7 +50,7 @@ def test_code_that_cannot_be_read_needs_no_compiler(found: Found) -> None:
 def test_a_failing_compiler_is_reported(
     found: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Ours: a failure of the compiler is not an error of the code."""
+    """Ours: a compiler failure is not an error in the code."""
     broken = tmp_path / "tsc"
     broken.write_text("#!/bin/sh\necho broken\nexit 3\n")
     broken.chmod(0o755)
@@ -59,9 +59,7 @@ def test_a_failing_compiler_is_reported(
     assert (said.severity, said.message.endswith("failed: broken")) == (Severity.INFO, True)
 
 
-def test_a_compiler_that_hangs_is_stopped(
-    found: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_hanging_compiler_is_stopped(found: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ours: no check waits for ever."""
     slow = tmp_path / "tsc"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -72,8 +70,10 @@ def test_a_compiler_that_hangs_is_stopped(
     assert "took more than" in said.message
 
 
-def test_the_compilers_lines_are_read(found: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ours: columns there are UTF-16 units, and an explanation may follow on its own lines."""
+def test_the_compilers_output_is_parsed(
+    found: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ours: its columns are UTF-16 units, and an explanation may follow on separate lines."""
     fake = tmp_path / "tsc"
     fake.write_text(
         "#!/bin/sh\ncat <<'END'\ncell.ts(1,12): error TS2769: No overload matches this call.\n"
@@ -128,6 +128,6 @@ def test_types_are_checked(found: Found) -> None:
     ],
 )
 def test_a_strict_check_has_no_false_alarms(found: Found, code: str) -> None:
-    """Ours: names of the session have any type, and types of earlier programs are ignored."""
+    """Ours: names of the session have type any, and types of earlier programs are ignored."""
     errors = [item for item in found(code, bound=("mine", "Mine")) if "groupBy" not in item.message]
     assert errors == []

@@ -37,7 +37,7 @@ def kinds(seen: dict[str, Any]) -> list[str]:
 
 @pytest.mark.slow
 def test_a_run_streams_text_in_steps_and_ends_with_its_result(stage: ServerStage) -> None:
-    """Seed: `@ag-ui/client` accepts the events of a run, in their order."""
+    """Seed: `@ag-ui/client` accepts the events of a run, in order."""
     found = run(stage, "talk", {"say": "hello"}, {"say": "stream 3"}, state={"page": 2})
     first, second = found["runs"]
     assert kinds(first) == [
@@ -45,7 +45,7 @@ def test_a_run_streams_text_in_steps_and_ends_with_its_result(stage: ServerStage
         "TEXT_MESSAGE_END", "STEP_FINISHED", "STATE_DELTA", "RUN_FINISHED",
     ]  # fmt: skip
     assert first["result"] == "you said hello"
-    assert 1 <= kinds(second).count("TEXT_MESSAGE_CONTENT") <= 3  # pieces that wait for the reader are joined
+    assert 1 <= kinds(second).count("TEXT_MESSAGE_CONTENT") <= 3  # chunks that wait for the reader are joined
     assert [one["content"] for one in found["messages"] if one["role"] == "assistant"] == [
         "you said hello",
         "0 1 2 ",
@@ -60,7 +60,7 @@ def test_a_run_streams_text_in_steps_and_ends_with_its_result(stage: ServerStage
 
 @pytest.mark.slow
 def test_an_approval_is_an_interrupt_that_a_later_run_answers(stage: ServerStage) -> None:
-    """Seed: approvals are interrupts; `resume` carries the decision, with other arguments if given."""
+    """Seed: approvals are interrupts; `resume` carries the decision, with edited arguments if given."""
     edited = {"approved": True, "editedArgs": {"order_id": "B2", "cents": 7}}
     found = run(
         stage,
@@ -82,8 +82,8 @@ def test_an_approval_is_an_interrupt_that_a_later_run_answers(stage: ServerStage
 
 
 @pytest.mark.slow
-def test_a_question_of_a_tool_is_an_interrupt_with_the_schema_of_its_answer(stage: ServerStage) -> None:
-    """Ours: a page makes a form of the schema; an invalid answer decides nothing."""
+def test_a_tools_question_is_an_interrupt_with_the_schema_of_its_answer(stage: ServerStage) -> None:
+    """Ours: a page renders the schema as a form; an invalid answer decides nothing."""
     wrong = {"answer": {"status": "resolved", "payload": {"city": "O"}}}
     right = {"answer": {"status": "resolved", "payload": {"city": "Oslo"}}}
     (asked,) = run(stage, "ask", {"say": "where"})["runs"]
@@ -98,7 +98,7 @@ def test_a_question_of_a_tool_is_an_interrupt_with_the_schema_of_its_answer(stag
 
 
 @pytest.mark.slow
-def test_another_process_denies_what_a_run_asked(stage: ServerStage) -> None:
+def test_another_process_can_deny_an_approval_of_a_run(stage: ServerStage) -> None:
     """Seed: approvals outlive connections: another client in another process answers them."""
     (asked,) = run(stage, "desk", {"say": "refund"})["runs"]
     asked_id = asked["interrupts"][0]["id"]
@@ -111,8 +111,8 @@ def test_another_process_denies_what_a_run_asked(stage: ServerStage) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_lost_its_connection_is_shown_again_from_its_beginning(stage: ServerStage) -> None:
-    """Seed: a turn continues when its client leaves, and the client misses nothing when it comes back."""
+def test_a_run_that_lost_its_connection_is_replayed_from_its_beginning(stage: ServerStage) -> None:
+    """Seed: a turn continues when its client disconnects; a client that reconnects misses nothing."""
     model = stage.agent_model
     model.pause_s = 0.01
     cut = run_node(
@@ -133,7 +133,7 @@ def test_a_run_that_lost_its_connection_is_shown_again_from_its_beginning(stage:
 
 
 @pytest.mark.slow
-def test_a_credential_without_the_scope_decides_nothing(stage: ServerStage) -> None:
+def test_a_credential_without_the_approve_scope_cannot_decide(stage: ServerStage) -> None:
     """Ours: a run needs the scope `run`, the answer to an approval needs `approve`."""
     token = stage.token("run")
     runs = [{"say": "refund"}, {"answer": {"status": "resolved", "payload": True}}]

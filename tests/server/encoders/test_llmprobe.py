@@ -1,4 +1,4 @@
-"""llmprobe, a conformance suite for servers that speak OpenAI's protocols, against an agent."""
+"""An agent, tested by llmprobe, a conformance suite for servers that speak OpenAI's protocols."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded,
 
 
 class ProbedModel:
-    """Repeats what it was asked, within the settings of the request, as a provider would.
+    """A model that repeats its prompt within the settings of the request, as a provider would.
 
-    It calls the tools that it must call, each once, or the first alone if calls may not be parallel.
+    It calls the tools that it must call, each once, or only the first if calls may not be parallel.
     """
 
     model_id = "test:probed"
@@ -60,7 +60,7 @@ class ProbedModel:
 
 
 def _example(tool: Capability) -> str:
-    """Return arguments that fit a contract."""
+    """Return arguments that satisfy a contract."""
     return json.dumps({name: _value(schema) for name, schema in tool.input_schema["properties"].items()})
 
 
@@ -77,8 +77,8 @@ SURFACES = ("models", "chat", "responses")
 
 
 @pytest.mark.slow
-def test_llmprobe_finds_every_requirement_met(tmp_path: Path) -> None:
-    """Seed: `llmprobe` prints which of the requirements of the two APIs are met."""
+def test_llmprobe_reports_that_every_requirement_is_met(tmp_path: Path) -> None:
+    """Seed: `llmprobe` prints which requirements of the two APIs are met."""
     report = tmp_path / "report.json"
     with ServerStage(tmp_path, agents=[Agent(ProbedModel(), name="clerk")]) as stage:
         words = [f"{stage.url}/openai/v1", "-k", stage.token("run", "read"), "-m", "clerk"]

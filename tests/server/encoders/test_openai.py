@@ -51,8 +51,8 @@ def test_agents_are_models(client: openai.OpenAI) -> None:
     assert [one.id for one in client.models.list()] == ["clerk"]
 
 
-def test_a_completion_is_a_turn_and_streams_the_same(client: openai.OpenAI) -> None:
-    """Seed: Chat Completions, streamed or not."""
+def test_a_completion_is_a_turn_and_can_be_streamed(client: openai.OpenAI) -> None:
+    """Seed: Chat Completions, streamed or not, give the same answer."""
     whole = ask(client, "stream 3", temperature=0.5, max_completion_tokens=50, stop=["END"])
     assert whole.choices[0].message.content == "0 1 2 "
     assert (whole.choices[0].finish_reason, whole.object) == ("stop", "chat.completion")
@@ -62,7 +62,7 @@ def test_a_completion_is_a_turn_and_streams_the_same(client: openai.OpenAI) -> N
     assert chunks[-1].usage is not None
 
 
-def test_a_named_conversation_keeps_its_history_and_one_without_a_name_brings_it(
+def test_a_named_conversation_keeps_its_history_and_an_unnamed_one_brings_it(
     stage: ServerStage, client: openai.OpenAI
 ) -> None:
     """Seed: ids of conversations map to sessions by one rule."""
@@ -79,7 +79,7 @@ def test_a_named_conversation_keeps_its_history_and_one_without_a_name_brings_it
     assert said == ["a", "b", "c", "you said c"]
 
 
-def test_a_completion_that_waits_is_decided_by_a_tool_message(client: openai.OpenAI) -> None:
+def test_a_waiting_completion_is_decided_by_a_tool_message(client: openai.OpenAI) -> None:
     """Seed: tool calls are visible; approvals outlive connections."""
     waiting = ask(client, "refund")
     (wanted,) = waiting.choices[0].message.tool_calls
@@ -119,11 +119,11 @@ def test_a_response_streams_events_in_order(client: openai.OpenAI) -> None:
     assert final.usage is not None
     assert kinds[:2] == ["response.created", "response.in_progress"]
     assert kinds[-1] == "response.completed"
-    assert "response.output_text.delta" in kinds  # chunks that come at once are one
+    assert "response.output_text.delta" in kinds  # chunks that arrive together are one
 
 
-def test_responses_continue_each_other_and_branch(client: openai.OpenAI) -> None:
-    """Seed: `previous_response_id` maps to the session, and to a fork of it where another turn followed."""
+def test_responses_can_be_continued_and_branched(client: openai.OpenAI) -> None:
+    """Seed: `previous_response_id` maps to the session, and to a fork of it if another turn followed."""
     first = respond(client, "one")
     second = respond(client, "two", previous_response_id=first.id)
     branch = respond(client, "three", previous_response_id=first.id)
@@ -136,7 +136,7 @@ def test_responses_continue_each_other_and_branch(client: openai.OpenAI) -> None
     assert again.standfast["session_id"] == talk.id
 
 
-def test_a_background_response_is_read_by_its_id_and_cancelled(
+def test_a_background_response_can_be_read_by_id_and_cancelled(
     stage: ServerStage, client: openai.OpenAI
 ) -> None:
     """Seed: a turn does not depend on a connection."""
@@ -150,8 +150,8 @@ def test_a_background_response_is_read_by_its_id_and_cancelled(
     assert read.status == "cancelled"
 
 
-def test_errors_have_the_shape_of_openai(stage: ServerStage, client: openai.OpenAI) -> None:
-    """Seed: errors are in OpenAI's format, and unsupported settings are refused."""
+def test_errors_have_openais_format(stage: ServerStage, client: openai.OpenAI) -> None:
+    """Seed: an OpenAI client can read our errors, and unsupported settings are refused."""
     with pytest.raises(openai.NotFoundError) as unknown:
         client.responses.create(model="stranger", input="hi")
     assert (unknown.value.code, unknown.value.type) == ("NOT_CONFIGURED", "invalid_request_error")
@@ -191,7 +191,7 @@ def test_a_tenant_finds_neither_responses_nor_approvals_of_another(stage: Server
         assert mine.standfast["session_id"] == "_rival_same"
 
 
-def test_the_same_key_is_one_turn(stage: ServerStage, client: openai.OpenAI) -> None:
+def test_the_same_idempotency_key_gives_the_same_turn(stage: ServerStage, client: openai.OpenAI) -> None:
     """Seed: idempotency holds in every protocol."""
     headers = {"Idempotency-Key": "order-7"}
     first, second = (respond(client, "hi", extra_headers=headers) for _ in range(2))
@@ -214,7 +214,7 @@ def response_tools(*names: str) -> list[Any]:
 def test_a_completion_calls_the_clients_functions_and_its_outputs_continue_the_turn(
     stage: ServerStage, client: openai.OpenAI
 ) -> None:
-    """Seed: a call of a client's function parks the turn until its output arrives."""
+    """Seed: a call to a client's function parks the turn until its output arrives."""
     tools = chat_tools("weather", "get-time")
     waiting = ask(client, "call weather get_time", tools=tools, tool_choice="required")
     assert waiting.choices[0].finish_reason == "tool_calls"
@@ -234,7 +234,7 @@ def test_a_completion_calls_the_clients_functions_and_its_outputs_continue_the_t
     assert stage.agent_model.choices[-2:] == ["required", None]
 
 
-def test_a_streamed_completion_has_the_calls_of_functions(client: openai.OpenAI) -> None:
+def test_a_streamed_completion_contains_the_function_calls(client: openai.OpenAI) -> None:
     """Seed: a client assembles the call from the stream."""
     chunks = list(ask(client, "call weather", tools=chat_tools("weather"), stream=True))
     (piece,) = [one for chunk in chunks for one in chunk.choices[0].delta.tool_calls or ()]
@@ -260,10 +260,10 @@ def test_a_response_calls_the_clients_functions_and_its_outputs_continue_the_tur
     whole = [{"role": "user", "content": "call weather"}, wanted.model_dump(exclude_none=True), output]
     assert respond(client, whole, tools=tools).output_text == "the tool said rain"
     after = respond(client, "call weather", previous_response_id=done.id)
-    assert after.output_text == ""  # functions hold for the request that brings them
+    assert after.output_text == ""  # functions apply to the request that declares them
 
 
-def test_calls_and_outputs_of_another_server_are_history(stage: ServerStage, client: openai.OpenAI) -> None:
+def test_calls_and_outputs_from_another_server_are_history(stage: ServerStage, client: openai.OpenAI) -> None:
     """Ours: a chat that began elsewhere ends with an output, and the model answers it."""
     function = {"name": "weather", "arguments": '{"city": "Rome"}'}
     called = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
@@ -284,10 +284,10 @@ def test_calls_and_outputs_of_another_server_are_history(stage: ServerStage, cli
         respond(client, [{"type": "function_call_output", "call_id": "c", "output": ""}])
 
 
-def test_functions_and_outputs_that_fit_nothing_are_refused(
+def test_functions_and_outputs_that_match_no_call_are_refused(
     stage: ServerStage, client: openai.OpenAI
 ) -> None:
-    """Ours: a client cannot take the place of the agent's tools or complete the call of another tenant."""
+    """Ours: a client cannot replace the agent's tools or complete another tenant's call."""
     with pytest.raises(openai.APIStatusError, match="two functions 'refund'"):
         ask(client, "hi", tools=chat_tools("refund"))
     with pytest.raises(openai.APIStatusError, match="not a function of this request"):
@@ -301,7 +301,7 @@ def test_functions_and_outputs_that_fit_nothing_are_refused(
 
 
 def test_a_turn_that_waits_for_the_client_continues_in_another_process(tmp_path: Path) -> None:
-    """Ours: the wait is on disk; the request with the output brings the functions again."""
+    """Ours: the wait is on disk; the request with the output declares the functions again."""
     tools = response_tools("weather")
     with ServerStage(tmp_path) as stage, connect(stage) as client:
         waiting = respond(client, "call weather", tools=tools)

@@ -20,7 +20,7 @@ from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded,
 
 
 class BreakingModel:
-    """Breaks off in the middle of its first reply."""
+    """A model that breaks off in the middle of its first reply."""
 
     model_id = "test:breaking"
 
@@ -45,7 +45,7 @@ def chunks(text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["ag-ui", "vercel", "responses", "chat"])
-def test_text_that_the_model_took_back_is_void(tmp_path: Path, protocol: str) -> None:
+def test_text_that_the_model_retracted_is_void(tmp_path: Path, protocol: str) -> None:
     """Seed: when the runtime retries a model attempt, it retracts the streamed text."""
     message = {"id": "1", "role": "user", "content": "hi", "parts": [{"type": "text", "text": "hi"}]}
     said = [{"role": "user", "content": "hi"}]

@@ -36,7 +36,7 @@ def texts(message: dict[str, Any]) -> str:
 
 @pytest.mark.slow
 def test_a_chat_streams_answers_and_approvals_into_its_messages(stage: ServerStage) -> None:
-    """Seed: `ai` shows text, asks for approval, and the same message continues after the decision."""
+    """Seed: `ai` shows text and asks for approval, and the same message continues after the decision."""
     found = chat(stage, "c1", {"say": "hello"}, {"say": "refund"}, {"approve": True}, {"say": "stream 3"})
     assert (found["errors"], found["status"]) == ([], "ready")
     said, refunded, streamed = [one for one in found["messages"] if one["role"] == "assistant"]
@@ -53,8 +53,8 @@ def test_a_chat_streams_answers_and_approvals_into_its_messages(stage: ServerSta
 
 
 @pytest.mark.slow
-def test_a_chat_that_was_opened_again_finds_the_approval_and_denies_it(stage: ServerStage) -> None:
-    """Seed: approvals outlive connections; the resume route brings back what the page has lost."""
+def test_a_reopened_chat_finds_the_approval_and_denies_it(stage: ServerStage) -> None:
+    """Seed: approvals outlive connections; the resume route restores what the page has lost."""
     first = chat(stage, "c2", {"say": "refund"})
     kept = [one for one in first["messages"] if one["role"] == "user"]
     found = chat(stage, "c2", {"resume": True}, {"approve": False, "reason": "too much"}, messages=kept)
@@ -67,8 +67,8 @@ def test_a_chat_that_was_opened_again_finds_the_approval_and_denies_it(stage: Se
 
 
 @pytest.mark.slow
-def test_a_stream_that_was_cut_is_resumed_and_complete(stage: ServerStage) -> None:
-    """Seed: a turn continues when its client leaves; reconnecting misses nothing and repeats nothing."""
+def test_an_interrupted_stream_is_resumed_completely(stage: ServerStage) -> None:
+    """Seed: a turn continues when its client disconnects; reconnecting misses nothing and repeats nothing."""
     stage.agent_model.pause_s = 0.01
     found = chat(stage, "c3", {"say": "stream 60", "cut": 6}, {"resume": True})
     stage.agent_model.pause_s = 0.0

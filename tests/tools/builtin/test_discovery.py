@@ -1,4 +1,4 @@
-"""The questions that guest code can ask about its tools."""
+"""The functions that guest code can call to learn about its tools."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_tools_registered_later_are_listed() -> None:
     assert listed["list_tools"]["approval"] == "none"
 
 
-def test_a_tool_is_described_in_full() -> None:
-    """Seed: `describe_tool(name)` gives the whole contract."""
+def test_describe_tool_returns_the_whole_contract() -> None:
+    """Seed: `describe_tool(name)` describes a tool in full."""
     registry = make()
     registry.register(transfer.registered)
     described = call(registry, "describe_tool", "transfer")
@@ -76,19 +76,19 @@ def test_a_tool_is_described_in_full() -> None:
     assert described["idempotent"] is False
 
 
-def test_an_unknown_name_suggests_a_close_one() -> None:
-    """Ours: a typo gets a suggestion."""
+def test_an_unknown_name_gets_a_suggestion() -> None:
+    """Ours: a typo gets the closest name."""
     with pytest.raises(UnknownTool) as raised:
         call(make(), "describe_tool", "list_tool")
     assert raised.value.hint == "did you mean list_tools?"
 
 
-def test_the_policy_is_what_the_host_says() -> None:
+def test_current_policy_returns_the_hosts_policy() -> None:
     """Seed: `current_policy()` is always available."""
     assert call(make(), "current_policy") == {"network": False, "session": "s"}
 
 
-def test_asking_has_no_effect() -> None:
+def test_discovery_has_no_side_effects() -> None:
     """Ours: discovery never waits for a person and is never journaled."""
     for each in make():
         assert str(each.capability.side_effect) == "none"

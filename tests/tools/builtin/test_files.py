@@ -46,13 +46,13 @@ def test_a_directory_is_listed_sorted_with_directories_marked(
     assert call(tools, "list_dir") == ["data/"]
 
 
-def test_write_text_is_there_only_with_a_writable_mount(tmp_path: Path) -> None:
+def test_write_text_exists_only_with_a_writable_mount(tmp_path: Path) -> None:
     """Seed: built-in tools are off until granted."""
     names = [tool.name for tool in file_tools(MountTable({"/data": tmp_path}))]
     assert names == ["read_text", "list_dir"]
 
 
-def test_contracts_say_what_the_tools_do(tools: list[RegisteredTool]) -> None:
+def test_contracts_declare_the_side_effects_of_the_tools(tools: list[RegisteredTool]) -> None:
     """Ours: approval and replay follow from the declared side effect."""
     found = {tool.name: tool for tool in tools}
     effects = {name: (str(t.capability.side_effect), t.capability.idempotent) for name, t in found.items()}
@@ -62,7 +62,7 @@ def test_contracts_say_what_the_tools_do(tools: list[RegisteredTool]) -> None:
     assert all(properties[name]["description"] for name in ("path", "text"))
 
 
-def test_a_file_over_the_limit_is_refused_before_it_is_read(
+def test_a_file_above_the_limit_is_refused_before_it_is_read(
     tools: list[RegisteredTool], tmp_path: Path
 ) -> None:
     """Ours: a tool never reads unbounded amounts into memory."""
@@ -81,7 +81,7 @@ def test_a_file_without_a_size_is_read_up_to_the_limit() -> None:
 
 
 def test_a_directory_with_too_many_names_is_refused(tools: list[RegisteredTool], tmp_path: Path) -> None:
-    """Ours: a listing is bounded like a text."""
+    """Ours: a listing is limited like a text."""
     for number in range(40):
         (tmp_path / f"file{number}").touch()
     with pytest.raises(ToolError) as raised:
@@ -89,21 +89,23 @@ def test_a_directory_with_too_many_names_is_refused(tools: list[RegisteredTool],
     assert raised.value.code == "RESPONSE_TOO_LARGE"
 
 
-def test_a_file_that_is_not_text_is_named_as_such(tools: list[RegisteredTool], tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_reported_as_such(tools: list[RegisteredTool], tmp_path: Path) -> None:
     """Ours: guest code gets an error instead of mojibake."""
     (tmp_path / "image").write_bytes(b"ok\xff")
     with pytest.raises(ToolError, match="not UTF-8 text: byte 2"):
         call(tools, "read_text", "/data/image")
 
 
-def test_a_name_that_is_not_text_does_not_spoil_the_list(tools: list[RegisteredTool], tmp_path: Path) -> None:
+def test_a_name_that_is_not_text_does_not_break_the_listing(
+    tools: list[RegisteredTool], tmp_path: Path
+) -> None:
     """Ours: a tool's result cannot contain lone surrogates."""
     (tmp_path / "caf\udce9").touch()
     assert call(tools, "list_dir", "/data") == ["caf�"]
 
 
-def test_refusals_and_missing_files_reach_the_guest_under_their_types(tools: list[RegisteredTool]) -> None:
-    """Ours: guest code tells a refusal from a missing file."""
+def test_refusals_and_missing_files_have_distinct_exception_types(tools: list[RegisteredTool]) -> None:
+    """Ours: guest code can tell a refusal from a missing file."""
     with pytest.raises(AccessDenied):
         call(tools, "read_text", "/etc/passwd")
     with pytest.raises(FileNotFoundError):

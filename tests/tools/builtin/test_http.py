@@ -119,16 +119,16 @@ def never(host: str, port: int) -> Sequence[str]:
     raise AssertionError(f"{host} must not be resolved")
 
 
-def test_text_and_json_are_fetched_from_an_address_that_is_named(site: Site) -> None:
-    """Seed: `fetch_text` and `fetch_json` on an allow-list; a named private address is granted."""
+def test_text_and_json_are_fetched_from_a_granted_address(site: Site) -> None:
+    """Seed: `fetch_text` and `fetch_json` use an allow-list; a private address that is named is granted."""
     site.routes["/t?q=1"] = (200, {"Content-Type": "text/plain; charset=iso-8859-1"}, b"gr\xfcn")
     site.routes["/j"] = (200, {}, b'\xef\xbb\xbf{"a": [1, 2.5, null]}')
     assert fetch(f"http://{site.address}/t?q=1#part", [site.address]) == "grün"
     assert fetch(f"http://{site.address}/j", [site.address], name="fetch_json") == {"a": [1, 2.5, None]}
 
 
-def test_an_answer_that_is_not_json_or_no_success_is_a_tool_error(site: Site) -> None:
-    """Ours: guest code sees the URL and the status or body that was wrong."""
+def test_a_response_that_is_not_json_or_not_a_success_is_a_tool_error(site: Site) -> None:
+    """Ours: guest code sees the URL and the unexpected status or body."""
     site.routes["/j"] = (200, {}, b"<html>")
     with pytest.raises(ToolError, match="is not JSON"):
         fetch(f"http://{site.address}/j", [site.address], name="fetch_json")
@@ -137,7 +137,7 @@ def test_an_answer_that_is_not_json_or_no_success_is_a_tool_error(site: Site) ->
     assert raised.value.code == "HTTP_ERROR"
 
 
-def test_the_connection_goes_to_the_checked_address_with_the_name_in_the_host_header(site: Site) -> None:
+def test_the_connection_uses_the_checked_address_and_the_name_in_the_host_header(site: Site) -> None:
     """Seed: the address is resolved once and then pinned, so a second, different answer has no effect."""
     site.routes["/"] = (200, {}, b"ok")
     resolve = Resolver(["127.0.0.1"], ["10.0.0.1"])
@@ -175,8 +175,8 @@ def test_the_connection_goes_to_the_checked_address_with_the_name_in_the_host_he
         ["not an address"],
     ],
 )
-def test_a_name_that_leads_to_a_private_address_is_refused(answer: list[str]) -> None:
-    """Seed: private addresses are refused unless granted; one of several is enough to refuse."""
+def test_a_name_that_resolves_to_a_private_address_is_refused(answer: list[str]) -> None:
+    """Seed: private addresses are refused unless granted; one of several is enough for a refusal."""
     refused("http://shop.example/", ["shop.example"], resolve=lambda host, port: answer)
 
 
@@ -187,7 +187,7 @@ def test_a_named_address_is_granted_for_its_port_only(site: Site) -> None:
     assert site.requests == []
 
 
-def test_private_addresses_can_be_granted_as_a_whole(site: Site) -> None:
+def test_private_addresses_can_be_granted_together(site: Site) -> None:
     """Seed: private addresses are refused unless they are granted."""
     site.routes["/"] = (200, {}, b"ok")
     options: dict[str, Any] = {"allow_private": True, "resolve": Resolver(["127.0.0.1"])}
@@ -211,8 +211,8 @@ def test_private_addresses_can_be_granted_as_a_whole(site: Site) -> None:
         f"http://{PUBLIC}/",
     ],
 )
-def test_hosts_and_ports_that_are_not_on_the_list_are_refused(url: str) -> None:
-    """Seed: an allow-list of hosts; without a port an entry means the scheme's own."""
+def test_hosts_and_ports_not_on_the_list_are_refused(url: str) -> None:
+    """Seed: hosts have an allow-list; an entry without a port means the scheme's default port."""
     assert "allowed hosts: shop.example, *.wild.test" in refused(
         url, ["shop.example", "*.wild.test"], resolve=never
     )
@@ -257,13 +257,13 @@ def test_hosts_and_ports_that_are_not_on_the_list_are_refused(url: str) -> None:
         "http://shop.example/" + "a" * 9000,
     ],
 )
-def test_urls_that_can_be_read_in_two_ways_are_refused(url: str) -> None:
+def test_ambiguous_urls_are_refused(url: str) -> None:
     """Ours: parsers disagree about such URLs, so they are refused without parsing."""
     refused(url, ["shop.example", "127.0.0.1", "other.test", "*.example"], allow_private=True, resolve=never)
 
 
-def test_hosts_are_compared_in_one_form(site: Site) -> None:
-    """Ours: case, trailing dots, international names and digits of other scripts are normalised."""
+def test_hosts_are_compared_in_normalised_form(site: Site) -> None:
+    """Ours: this covers case, trailing dots, international names and digits of other scripts."""
     site.routes["/"] = (200, {}, b"ok")
     allow = [f"BÜCHER.example.:{site.port}", site.address]
     for host in ("bücher.example", "xn--bcher-kva.EXAMPLE", "BÜCHER。example"):
@@ -272,8 +272,8 @@ def test_hosts_are_compared_in_one_form(site: Site) -> None:
     assert {host for host, _ in site.requests[:3]} == {f"xn--bcher-kva.example:{site.port}"}
 
 
-def test_an_ipv6_entry_is_understood() -> None:
-    """Ours: an address with a port is written in brackets, one without may be bare."""
+def test_an_ipv6_entry_is_parsed() -> None:
+    """Ours: an address with a port is written in brackets; one without may be bare."""
     for entry in ("[::1]:1", "[0:0::1]:1"):
         with pytest.raises(ToolError, match="cannot be fetched from"):
             fetch("http://[::1]:1/", [entry], resolve=never)
@@ -286,7 +286,7 @@ def test_an_ipv6_entry_is_understood() -> None:
      "*.127.0.0.1", "127.1", "a b", "a.example:70000", "[::1", "**.a.example", "a.*.example"],
 )  # fmt: skip
 def test_entries_that_are_not_hosts_are_refused(entry: str) -> None:
-    """Ours: an ambiguous grant is refused when it is made."""
+    """Ours: an ambiguous grant is refused when it is created."""
     with pytest.raises(InvalidArgument, match="allow_hosts"):
         http_tools([entry])
     with pytest.raises(InvalidArgument, match="allow_hosts"):
@@ -306,13 +306,13 @@ def test_a_redirect_is_followed_and_checked_again(site: Site) -> None:
     ["http://169.254.169.254/latest", "http://other.test/", "//other.test/", "file:///etc/passwd", "http://[",
      "http://user@127.0.0.1/", "https://127.0.0.1/"],
 )  # fmt: skip
-def test_a_redirect_to_what_is_not_granted_is_refused(site: Site, location: str) -> None:
+def test_a_redirect_to_an_address_that_is_not_granted_is_refused(site: Site, location: str) -> None:
     """Seed: the target of each redirect is checked like a first URL."""
     site.routes["/1"] = (302, {"Location": location}, b"")
     refused(f"http://{site.address}/1", [site.address], resolve=never)
 
 
-def test_a_name_that_turns_private_on_a_redirect_is_refused(site: Site) -> None:
+def test_a_name_that_becomes_private_on_a_redirect_is_refused(site: Site) -> None:
     """Ours: every redirect resolves and checks its host again."""
     site.routes["/1"] = (302, {"Location": "/2"}, b"")
     allow = [f"shop.example:{site.port}", site.address]
@@ -321,7 +321,7 @@ def test_a_name_that_turns_private_on_a_redirect_is_refused(site: Site) -> None:
     assert len(site.requests) == 1
 
 
-def test_redirects_end(site: Site) -> None:
+def test_the_number_of_redirects_is_limited(site: Site) -> None:
     """Ours: a fetch follows at most five redirects."""
     site.routes["/1"] = (307, {"Location": "/1"}, b"")
     with pytest.raises(ToolError, match="more than 5 times"):
@@ -329,7 +329,7 @@ def test_redirects_end(site: Site) -> None:
     assert len(site.requests) == 6
 
 
-def test_an_endless_answer_is_cut_at_the_limit(site: Site) -> None:
+def test_an_endless_response_is_cut_at_the_limit(site: Site) -> None:
     """Ours: a body is read only up to the size limit."""
     site.routes["/"] = (200, {"X-Drip": "1"}, b"x" * 10_000)
     with pytest.raises(ToolError, match="more than 25000 bytes") as raised:
@@ -337,16 +337,16 @@ def test_an_endless_answer_is_cut_at_the_limit(site: Site) -> None:
     assert raised.value.code == "RESPONSE_TOO_LARGE"
 
 
-def test_a_slow_answer_ends_at_the_deadline(site: Site) -> None:
-    """Seed: `timeout_ms` also holds for a server that sends a byte now and then."""
+def test_a_slow_response_ends_at_the_deadline(site: Site) -> None:
+    """Seed: `timeout_ms` also applies to a server that sends a byte now and then."""
     site.routes["/"] = (200, {"X-Drip": "1"}, b"x")
     with pytest.raises(ToolError, match="did not answer in time") as raised:
         fetch(f"http://{site.address}/", [site.address], limits=CapabilityLimits(timeout_ms=300))
     assert raised.value.code == "TIMEOUT_TOOL"
 
 
-def test_a_compressed_answer_is_refused(site: Site) -> None:
-    """Ours: a small response must not unpack to a large one; the request asks for no compression."""
+def test_a_compressed_response_is_refused(site: Site) -> None:
+    """Ours: a small response must not decompress to a large one; the request asks for no compression."""
     site.routes["/"] = (200, {"Content-Encoding": "gzip"}, b"\x1f\x8b")
     with pytest.raises(ToolError, match="encoding"):
         fetch(f"http://{site.address}/", [site.address])
@@ -362,7 +362,7 @@ def test_the_next_address_is_tried_if_one_does_not_connect(site: Site) -> None:
     )
 
 
-def test_names_that_do_not_resolve_and_ports_that_are_shut_are_tool_errors() -> None:
+def test_unresolvable_names_and_closed_ports_are_tool_errors() -> None:
     """Ours: a network failure is a tool error, not a permission error."""
 
     def unknown(host: str, port: int) -> Sequence[str]:
@@ -377,7 +377,7 @@ def test_names_that_do_not_resolve_and_ports_that_are_shut_are_tool_errors() -> 
         fetch("http://127.0.0.1:1/", ["127.0.0.1:1"])
 
 
-def test_proxies_of_the_environment_are_not_used(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxies_from_the_environment_are_not_used(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: a proxy would resolve the name again, which the tool could not check."""
     site.routes["/"] = (200, {}, b"ok")
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "https_proxy"):
@@ -385,8 +385,8 @@ def test_proxies_of_the_environment_are_not_used(site: Site, monkeypatch: pytest
     assert fetch(f"http://{site.address}/", [site.address]) == "ok"
 
 
-def test_tls_asks_for_the_name_and_does_not_trust_a_server_without_its_certificate() -> None:
-    """Ours: pinning the address must not weaken TLS, which still verifies the name."""
+def test_tls_verifies_the_host_name_and_the_certificate() -> None:
+    """Ours: pinning the address must not weaken TLS."""
     asked: list[str | None] = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.sni_callback = lambda _socket, name, _context: asked.append(name)
@@ -416,13 +416,13 @@ def _shake_hands(listener: socket.socket, context: ssl.SSLContext) -> None:
      ("240.0.0.1", False), ("192.0.0.8", False), ("198.18.0.1", False), ("203.0.113.1", False),
      ("2001:db8::1", False), ("fec0::1", False), ("2001:0:7f00:1::", False), ("0.1.2.3", False)],
 )  # fmt: skip
-def test_public_means_reachable_from_anywhere(address: str, public: bool) -> None:
+def test_only_globally_reachable_addresses_are_public(address: str, public: bool) -> None:
     """Ours: the table covers special addresses, including embedded IPv4 ones."""
     assert is_public(ipaddress.ip_address(address)) is public
 
 
-def test_contracts_and_import_cost() -> None:
-    """Ours: GET is a network effect that may be repeated; importing the tools loads no HTTP client."""
+def test_fetches_are_idempotent_network_effects_and_cheap_to_import() -> None:
+    """Ours: GET may be repeated; importing the tools loads no HTTP client."""
     for made in http_tools([]):
         capability = made.capability
         assert (str(capability.side_effect), capability.idempotent) == ("network", True)

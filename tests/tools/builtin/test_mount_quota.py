@@ -31,7 +31,7 @@ def refused(write: Any, name: str, text: str) -> str:
     return caught.value.message
 
 
-def test_a_mount_takes_no_more_bytes_than_its_quota(tmp_path: Path) -> None:
+def test_a_mount_accepts_no_more_bytes_than_its_quota(tmp_path: Path) -> None:
     """Bug: guest code could fill the host's disk through a writable mount."""
     write = writer(tmp_path, max_bytes=10)
     assert write("a", "12345") == 5
@@ -43,7 +43,7 @@ def test_a_mount_takes_no_more_bytes_than_its_quota(tmp_path: Path) -> None:
     assert (sorted(os.listdir(tmp_path)), (tmp_path / "a").read_text()) == (["a", "b"], "12345")
 
 
-def test_overwriting_counts_what_the_file_held_before(tmp_path: Path) -> None:
+def test_overwriting_a_file_frees_its_previous_size(tmp_path: Path) -> None:
     """Ours: the quota limits what the mount holds, not what was written to it."""
     write = writer(tmp_path, max_bytes=10)
     for _ in range(5):
@@ -55,15 +55,15 @@ def test_overwriting_counts_what_the_file_held_before(tmp_path: Path) -> None:
     write("a", "1234567890")
 
 
-def test_bytes_are_counted_as_they_are_written(tmp_path: Path) -> None:
+def test_bytes_are_counted_as_encoded(tmp_path: Path) -> None:
     """Ours: the quota counts UTF-8 bytes, not characters."""
     write = writer(tmp_path, max_bytes=3)
     refused(write, "a", "éé")
     assert write("a", "é") == 2
 
 
-def test_a_mount_takes_no_more_files_than_its_quota(tmp_path: Path) -> None:
-    """Bug: empty files can fill a disk as well; directories count, too."""
+def test_a_mount_accepts_no_more_files_than_its_quota(tmp_path: Path) -> None:
+    """Bug: empty files can fill a disk too; directories also count."""
     (tmp_path / "sub").mkdir()
     write = writer(tmp_path, max_files=3)
     write("a", "")
@@ -73,8 +73,8 @@ def test_a_mount_takes_no_more_files_than_its_quota(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
-def test_what_was_there_before_counts_and_may_always_shrink(tmp_path: Path) -> None:
-    """Ours: a mount that holds too much already can still be written to if that makes it no larger."""
+def test_existing_files_count_and_may_always_shrink(tmp_path: Path) -> None:
+    """Ours: a mount that already exceeds its quota can be written to as long as it does not grow."""
     (tmp_path / "old").write_text("x" * 100)
     write = writer(tmp_path, max_bytes=10)
     refused(write, "new", "1")
@@ -83,7 +83,7 @@ def test_what_was_there_before_counts_and_may_always_shrink(tmp_path: Path) -> N
     assert write("new", "1234567") == 7
 
 
-def test_room_that_the_host_makes_is_noticed_at_once(tmp_path: Path) -> None:
+def test_space_freed_by_the_host_is_noticed_immediately(tmp_path: Path) -> None:
     """Ours: no write is refused because of an outdated count."""
     write = writer(tmp_path, max_bytes=10)
     write("a", "1234567890")
@@ -91,10 +91,10 @@ def test_room_that_the_host_makes_is_noticed_at_once(tmp_path: Path) -> None:
     write("b", "1234567890")
 
 
-def test_a_file_that_the_host_makes_is_noticed_when_the_count_is_old(
+def test_a_file_created_by_the_host_is_noticed_when_the_count_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: other processes may write to the mount as well."""
+    """Ours: other processes may write to the mount too."""
     write = writer(tmp_path, max_bytes=10)
     write("a", "1")
     (tmp_path / "b").write_text("123456789")
@@ -102,7 +102,7 @@ def test_a_file_that_the_host_makes_is_noticed_when_the_count_is_old(
     refused(write, "c", "1")
 
 
-def test_writes_at_once_keep_the_quota_together(tmp_path: Path) -> None:
+def test_concurrent_writes_share_the_quota(tmp_path: Path) -> None:
     """Ours: sixteen threads write through the mount tables of two sandboxes to one directory."""
     writers = [writer(tmp_path, max_bytes=50, max_files=8) for _ in range(2)]
     barrier = threading.Barrier(16)
@@ -124,7 +124,7 @@ def test_writes_at_once_keep_the_quota_together(tmp_path: Path) -> None:
     assert failed == ["QUOTA_EXCEEDED"] * 8
 
 
-def test_a_write_that_fails_is_not_counted(tmp_path: Path) -> None:
+def test_a_failed_write_is_not_counted(tmp_path: Path) -> None:
     """Ours: after a failed write the mount is counted again."""
     write = writer(tmp_path, max_bytes=10)
     with pytest.raises(FileNotFoundError):
@@ -145,12 +145,12 @@ def test_symlinks_are_not_followed_when_counting(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "10"])
 def test_a_quota_that_is_not_a_number_is_refused(tmp_path: Path, wrong: Any) -> None:
-    """Ours: an invalid quota must not count as no quota."""
+    """Ours: an invalid quota must not mean no quota."""
     with pytest.raises(InvalidArgument, match="max_bytes"):
         MountTable({"/out": Mount(str(tmp_path), writable=True, max_bytes=wrong)})
 
 
-def test_guest_code_sees_the_code_and_may_go_on(tmp_path: Path) -> None:
+def test_guest_code_sees_the_error_code_and_may_continue(tmp_path: Path) -> None:
     """Ours: a full mount fails the call, not the run."""
     mounts = {"/out": Mount(str(tmp_path), writable=True, max_bytes=4)}
     with BlockingSandbox(mounts=mounts) as box:
@@ -161,7 +161,7 @@ def test_guest_code_sees_the_code_and_may_go_on(tmp_path: Path) -> None:
         assert box.run("write_text('/out/a', '1234')").result == 4
 
 
-def test_the_command_lines_quota_is_kept_with_what_waits(tmp_path: Path) -> None:
+def test_the_command_lines_quota_is_stored_with_a_waiting_run(tmp_path: Path) -> None:
     """Ours: a decision in another process runs under the same quota; older records get the default."""
     grants = Grants(mounts={"/out": (str(tmp_path), True)}, mount_max_bytes=7)
     again = Grants.from_record(grants.record())

@@ -32,7 +32,7 @@ def write(table: MountTable, path: str, text: str) -> None:
         os.write(file, text.encode())
 
 
-def test_a_file_below_a_mount_is_read(inside: Path) -> None:
+def test_a_file_below_a_mount_can_be_read(inside: Path) -> None:
     """Seed: mounts are virtual POSIX paths over host directories."""
     table = MountTable({"/data": inside})
     assert read(table, "/data/a.txt") == "a"
@@ -59,8 +59,8 @@ def test_a_file_below_a_mount_is_read(inside: Path) -> None:
         "/data" + "/" * 5000,
     ],
 )
-def test_paths_that_are_not_plain_and_mounted_are_refused(inside: Path, path: str) -> None:
-    """Seed: a path has no `..` and no NUL, and lies in a mount."""
+def test_paths_that_are_not_plain_or_not_mounted_are_refused(inside: Path, path: str) -> None:
+    """Seed: a path contains no `..` and no NUL, and lies in a mount."""
     with pytest.raises(AccessDenied) as raised:
         read(MountTable({"/data": inside}), path)
     assert raised.value.code == "PERMISSION_DENIED"
@@ -86,7 +86,7 @@ def test_an_encoded_step_is_refused_although_it_is_never_decoded(inside: Path, n
 @pytest.mark.parametrize(
     "name", ["100%.txt", "a%20b", "%", "50%-off", "..\\secret", "a\\..\\b", "...", "~", "$HOME", "*"]
 )
-def test_odd_characters_are_ordinary_characters(inside: Path, name: str) -> None:
+def test_unusual_characters_have_no_special_meaning(inside: Path, name: str) -> None:
     """Ours: a path has exactly one spelling, so a decoder elsewhere cannot be tricked."""
     table = MountTable({"/data": Mount(str(inside), writable=True)})
     with pytest.raises(FileNotFoundError):
@@ -114,7 +114,7 @@ def test_a_symlink_out_of_the_mount_is_refused(inside: Path, target: str) -> Non
 
 
 def test_an_absolute_symlink_is_refused_even_if_it_stays_inside(inside: Path) -> None:
-    """Ours: an absolute target is a host path, and host paths mean nothing to a guest."""
+    """Ours: an absolute target is a host path, which means nothing to a guest."""
     (inside / "link").symlink_to(inside / "a.txt")
     (inside / "dir").symlink_to("/")
     table = MountTable({"/data": inside})
@@ -148,7 +148,7 @@ def test_writing_through_a_dangling_symlink_stays_inside(inside: Path) -> None:
     assert not (inside.parent / "new.txt").exists()
 
 
-def test_symlink_loops_end(inside: Path) -> None:
+def test_symlink_loops_are_refused(inside: Path) -> None:
     """Ours: a path may contain at most 40 symlinks."""
     (inside / "loop").symlink_to("loop")
     (inside / "ping").symlink_to("pong/x")
@@ -159,7 +159,7 @@ def test_symlink_loops_end(inside: Path) -> None:
             read(table, f"/data/{name}")
 
 
-def test_a_walk_leaves_no_descriptor_open_and_holds_few(inside: Path) -> None:
+def test_resolving_a_path_leaves_no_descriptor_open_and_uses_few(inside: Path) -> None:
     """Ours: a symlink loop must not exhaust the host's file descriptors."""
     (inside / "zigzag").symlink_to("sub/../" * 500 + "a.txt")
     table = MountTable({"/data": inside})
@@ -171,8 +171,8 @@ def test_a_walk_leaves_no_descriptor_open_and_holds_few(inside: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_a_path_deeper_than_the_cap_is_refused(inside: Path) -> None:
-    """Seed: the depth of a path has a limit."""
+def test_a_path_deeper_than_the_limit_is_refused(inside: Path) -> None:
+    """Seed: the depth of a path is limited."""
     deep = inside.joinpath(*["d"] * (MAX_DEPTH + 1))
     deep.mkdir(parents=True)
     with pytest.raises(AccessDenied, match="levels deep"):
@@ -191,8 +191,8 @@ def test_special_files_are_refused_without_blocking(inside: Path) -> None:
         read(table, "/dev/null")
 
 
-def test_missing_files_and_directories_raise_what_python_raises(inside: Path) -> None:
-    """Ours: guest code catches FileNotFoundError and the like, and sees virtual paths only."""
+def test_missing_files_and_directories_raise_pythons_exceptions(inside: Path) -> None:
+    """Ours: guest code catches FileNotFoundError and the like, and sees only virtual paths."""
     table = MountTable({"/data": inside})
     cases = [
         ("/data/none", FileNotFoundError),
@@ -207,7 +207,7 @@ def test_missing_files_and_directories_raise_what_python_raises(inside: Path) ->
         assert str(inside) not in str(raised.value)
 
 
-def test_a_read_only_mount_is_not_written(inside: Path) -> None:
+def test_a_read_only_mount_cannot_be_written(inside: Path) -> None:
     """Seed: writing needs a writable mount."""
     table = MountTable({"/data": inside})
     assert not table.writable
@@ -218,8 +218,8 @@ def test_a_read_only_mount_is_not_written(inside: Path) -> None:
     assert sorted(os.listdir(inside)) == ["a.txt", "sub"]
 
 
-def test_the_longest_mount_wins(inside: Path, tmp_path: Path) -> None:
-    """Ours: a mount inside another one hides the directory below it."""
+def test_the_longest_matching_mount_wins(inside: Path, tmp_path: Path) -> None:
+    """Ours: a mount inside another hides the directory below it."""
     other = tmp_path / "other"
     other.mkdir()
     (other / "b.txt").write_text("other")
@@ -233,7 +233,7 @@ def test_the_longest_mount_wins(inside: Path, tmp_path: Path) -> None:
 
 
 def test_directories_above_mounts_list_the_way_to_them(inside: Path) -> None:
-    """Ours: guest code can find its mounts from "/" on."""
+    """Ours: guest code can find its mounts starting from "/"."""
     table = MountTable({"/a/b": inside, "/c": inside})
     assert sorted(table.entries("/")) == [("a", True), ("c", True)]
     assert sorted(table.entries("/a")) == [("b", True)]
@@ -245,21 +245,21 @@ def test_directories_above_mounts_list_the_way_to_them(inside: Path) -> None:
 
 
 @pytest.mark.parametrize("virtual", ["data", "", "/a/../b", "/a/", "//a", "/a/./b", "/a\0"])
-def test_a_mount_point_must_be_absolute_and_normal(inside: Path, virtual: str) -> None:
-    """Ours: the configuration is checked when the table is made."""
+def test_a_mount_point_must_be_absolute_and_normalised(inside: Path, virtual: str) -> None:
+    """Ours: the configuration is validated when the table is created."""
     with pytest.raises(InvalidArgument):
         MountTable({virtual: inside})
 
 
-def test_a_mount_needs_a_directory_of_the_host(inside: Path) -> None:
-    """Ours: the configuration is checked when the table is made."""
+def test_a_mount_needs_an_existing_host_directory(inside: Path) -> None:
+    """Ours: the configuration is validated when the table is created."""
     for host in (inside / "none", inside / "a.txt"):
         with pytest.raises(InvalidArgument, match="not a directory"):
             MountTable({"/data": host})
 
 
-def test_a_directory_swapped_for_a_symlink_never_leads_out(inside: Path) -> None:
-    """Ours: no gap between check and use; hostile code on the host may rename at any time."""
+def test_a_directory_swapped_for_a_symlink_never_leads_outside(inside: Path) -> None:
+    """Ours: there is no gap between check and use; hostile code on the host may rename at any time."""
     (inside.parent / "b.txt").write_text("secret")
     (inside / "evil").symlink_to("..")
     table = MountTable({"/data": inside})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from standfast.errors import ToolNameTaken
 from standfast.plugins.plugin import Plugin
 from standfast.plugins.protocol import ProtocolBuildInput, ProtocolSessionPlugin, TurnDriverPreamble
@@ -36,6 +38,11 @@ class StandardDriver:
         )
 
 
+_SESSION: Final = ProtocolSessionPlugin()
+_DRIVER: Final = StandardDriver()
+"""They have no state, so all sessions share them."""
+
+
 class StandardProtocol(Plugin):
     """A protocol with native tool calls, executed concurrently, with results in the order of the calls."""
 
@@ -43,5 +50,5 @@ class StandardProtocol(Plugin):
     summary = "Protocol: native tool calls, concurrent, results in source order."
 
     def register(self, registrar: PluginRegistrar) -> None:
-        registrar.protocol.session(ProtocolSessionPlugin())
-        registrar.protocol.driver(StandardDriver())
+        registrar.protocol.session(_SESSION)
+        registrar.protocol.driver(_DRIVER)

@@ -179,8 +179,8 @@ class SessionDirectory:
             )
         prepared = self.prepared(chosen)
         head, is_new = await self._describe(session_id, chosen, metadata=_checked_metadata(metadata))
-        if not is_new and not live.busy and (left := await self.store.open_turn(session_id)) is not None:
-            live.left = left.turn_id
+        left = None if is_new or live.busy else await self.store.open_turn(session_id)
+        live.left = live.left if left is None else left.turn_id
         before, live.prepared = live.prepared, prepared
         live.deps = deps if deps is not None else live.deps
         live.retry_now()
@@ -193,13 +193,14 @@ class SessionDirectory:
             if authority != live.setup.authority:
                 live.setup = msgspec.structs.replace(live.setup, authority=authority)
         try:
-            await (live.context(head) if is_new else live.build_plugins(head))
+            await (live.context(head) if left is None and not live.busy else live.build_plugins(head))
         except BaseException:
             live.prepared = before
             raise
         if is_new:
             return live  # a new session has no turn, no input and no monitor
-        self.changed.set()
+        if left is not None:
+            self.changed.set()
         if await self.store.inputs(session_id):
             live.queue.drain()
         if before is None:

@@ -369,21 +369,20 @@ def insert_segment(
 
 def segment_of(row: Row) -> Segment:
     """Return the segment of a row with the columns of `SEGMENTS`. A frame has thousands of them."""
-    segment_id, session_id, _, _, _, opens_at, depth, model_calls, parent, frame, caused_by, state = row[:12]
+    segment_id, session, _, _, _, opens_at, depth, calls, parent, frame, caused_by, state, digest, body = row
     columns = row[:11] if state is None else row[:12]  # without a state, as in the first version
-    body = row[13]
-    if _sha256(_pack(("segment", *columns, body))).digest()[:16] != row[12]:
+    if _sha256(_pack(("segment", *columns, body))).digest()[:16] != digest:
         raise RecordCorrupt(f"segment {segment_id}")
     return Segment(
         segment_id=segment_id,
-        session_id=session_id,
+        session_id=session,
         parent=parent,
         caused_by=segment_id if caused_by is None else caused_by,
         depth=depth,
         frame=frame,
         entries=decoded(_entries, packing.unpack_nodes(body, segment_id), f"segment {segment_id}"),
         opens_frame=opens_at is not None,
-        model_calls=model_calls,
+        model_calls=calls,
     )
 
 

@@ -382,7 +382,7 @@ class SqlSessionStore(ABC):
     # Inputs and waits
 
     withdraw_input = _writes(queue.withdraw)
-    inputs = _reads(queue.waiting)
+    inputs = _reads(queue.waiting, brief=True)
     with_queued = _reads(queue.with_queued)
     complete = _writes(waits.complete)
     approvals = _reads(waits.find_approvals)

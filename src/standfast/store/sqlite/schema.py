@@ -305,9 +305,10 @@ SANDBOX_BEFORE: Final = (
 
 
 def is_behind(db: SqliteConnection, components: Components) -> bool:
-    return _version_table(db) == FORMER_SCHEMA_TABLE or any(
-        _version(db, name) != len(known) for name, known in components.items()
-    )
+    if (table := _version_table(db)) != _TABLE:
+        return table is not None or any(components.values())
+    versions = dict(db.execute(f"SELECT component, version FROM {_TABLE}").fetchall())  # noqa: S608 (a constant)
+    return any(versions.get(name, 0) != len(known) for name, known in components.items())
 
 
 def has_old_tables(db: SqliteConnection, components: Components) -> bool:
