@@ -18,7 +18,7 @@ from standfast.plugins.protocol import ProtocolSessionPlugin
 from standfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
 from standfast.protocols.standard.plugin import StandardDriver
 from standfast.tools.decorator import as_registered
-from standfast.tools.tool_table import StaticTools
+from standfast.tools.registry import StaticTools
 
 
 def registrar(plugin_id: str = "one") -> tuple[PluginRegistrar, Contributions]:

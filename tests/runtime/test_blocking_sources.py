@@ -16,7 +16,7 @@ from standfast.model.capability import ToolAvailability, ToolManifest
 from standfast.runtime.agent_runtime import Runtime
 from standfast.tools.decorator import as_registered
 from standfast.tools.registered_tool import RegisteredTool
-from standfast.tools.tool_table import StaticTools
+from standfast.tools.registry import StaticTools
 
 TIMEOUT_S = 0.4
 

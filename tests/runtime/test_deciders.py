@@ -34,7 +34,7 @@ def test_the_record_and_the_event_of_a_decision_name_the_decider(place: Place, a
         async with place.runtime() as runtime:
             decide = runtime.approve if approve else runtime.deny
             assert (await decide(wait_id, decided_by="ada")).decided_by == "ada"
-            heard = runtime.live("s").feed.listen(Subscription())
+            heard = runtime.live("s").events.feed.listen(Subscription())
             session = await runtime.session("s", agent=agent_of(*REPLIES, tools=[pay]))
             await session.follow((await session.turns())[0].turn_id).settled()
             (over,) = of_kind(WaitOver, iter(heard.take, None))

@@ -327,7 +327,7 @@ def test_a_turn_that_lacks_deps_stays_parked_and_its_approval_is_not_spent(
         approval = await parked(place, shop_agent(PAYING[0], paid=paid, approval="manual"), Shop("ours"))
         agent = shop_agent(*PAYING, paid=paid, approval="manual")
         async with place.runtime(agents=[agent]) as runtime:
-            feed = runtime.live("s").feed
+            feed = runtime.live("s").events.feed
             heard = feed.listen(Subscription())
             await runtime.approve(approval)
 

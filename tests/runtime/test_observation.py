@@ -378,16 +378,16 @@ def test_events_that_no_reader_can_ask_for_are_dropped_when_the_turn_ends(memory
             session = await runtime.session("s", agent=Agent(StagedModel(flood)))
             await session.turn("unobserved")
             live = runtime.live("s")
-            assert live.kept_feed is None
-            before = live.last_seq
+            assert live.events.kept is None
+            before = live.events.last_seq
             assert before > 0
             start = str(await session.cursor())
             await session.turn("after a cursor was taken")
-            assert live.kept_feed is not None
-            assert live.last_seq > before
+            assert live.events.kept is not None
+            assert live.events.last_seq > before
             live.forget()
             await session.turn("again")
-            assert live.kept_feed is not None
+            assert live.events.kept is not None
             seen = await observed(session, 1, start)
             assert isinstance(seen[0].event, Gap)
 

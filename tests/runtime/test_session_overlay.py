@@ -23,8 +23,7 @@ from standfast.plugins.contexts import ToolCatalogContext
 from standfast.plugins.session_context import MAX_CATALOGS, MAX_PROMPTS, SessionContext
 from standfast.tools.decorator import as_registered
 from standfast.tools.registered_tool import RegisteredTool
-from standfast.tools.registry import CatalogTool, ToolCatalogContribution
-from standfast.tools.tool_table import StaticTools, ToolProvider
+from standfast.tools.registry import CatalogTool, StaticTools, ToolCatalogContribution, ToolProvider
 
 
 @dataclass

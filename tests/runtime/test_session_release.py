@@ -71,7 +71,7 @@ def test_a_session_that_was_let_go_still_has_its_agent_and_new_event_numbers(tmp
         async with _runtime(tmp_path / "standfast.db") as runtime:
             first = await runtime.session("first", agent=agent)
             await first.turn("hello")
-            seen = first._live.last_seq
+            seen = first._live.events.last_seq
             del first
             for number in range(10):
                 await (await runtime.session(f"s{number}", agent=agent)).turn("hello")
@@ -83,7 +83,7 @@ def test_a_session_that_was_let_go_still_has_its_agent_and_new_event_numbers(tmp
             assert live.draining is not None
             await live.draining
             assert [turn.state for turn in await runtime.store.turns("first")] == ["ended"] * 2
-            assert live.last_seq > seen
+            assert live.events.last_seq > seen
 
     asyncio.run(scenario())
 

@@ -18,8 +18,7 @@ from standfast.plugins.contexts import ToolCatalogContext
 from standfast.protocols.code.plugin import CodeMode, CodeProtocol
 from standfast.providers.scripted import ScriptedModel
 from standfast.tools.decorator import as_registered
-from standfast.tools.registry import ToolCatalogContribution
-from standfast.tools.tool_table import StaticTools
+from standfast.tools.registry import StaticTools, ToolCatalogContribution
 
 
 @tool(side_effect="read")

@@ -24,10 +24,9 @@ from standfast.ports.code_engine import (
     CellStep,
     CodeEngine,
 )
-from standfast.sandbox.cell_lifecycle import SteppedCell
+from standfast.sandbox.cell_lifecycle import SteppedCell, decode_cell, encode_cell
 from standfast.sandbox.monty.cell_engine import MontyCells
 from standfast.sandbox.monty.workers import decode_dump, encode_dump
-from standfast.sandbox.paused_cell import decode_cell, encode_cell
 from standfast.sandbox.run_errors import argument_not_json
 
 BIG = "x" * 5_000_000

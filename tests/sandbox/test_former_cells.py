@@ -12,10 +12,9 @@ from standfast.errors import Code, SnapshotRefused
 from standfast.model.capability import Capability
 from standfast.model.limits import SessionLimits
 from standfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest
-from standfast.sandbox.cell_lifecycle import SteppedCells
+from standfast.sandbox.cell_lifecycle import PausedCell, SteppedCells, decode_cell
 from standfast.sandbox.cpython.cell_engine import CPythonCells
 from standfast.sandbox.monty.cell_engine import MontyCells
-from standfast.sandbox.paused_cell import PausedCell, decode_cell
 from standfast.sandbox.quickjs import state as quickjs_state
 from standfast.sandbox.quickjs.cell_engine import QuickJsCells
 

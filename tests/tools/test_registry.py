@@ -21,7 +21,7 @@ from standfast.errors import (
     UnknownTool,
 )
 from standfast.model.capability import SideEffect, ToolAvailability, ToolManifest, ToolState, ToolStateEntry
-from standfast.tools.tool_table import StaticTools, ToolProvider
+from standfast.tools.registry import StaticTools, ToolProvider
 
 OFF, SEARCHABLE, CALLABLE, SHOWCASED = ToolAvailability
 

@@ -10,7 +10,7 @@ import pytest
 from standfast import Capability, RegisteredTool, ToolRegistry, tool
 from standfast.errors import BadToolSource, InvalidArgument, ToolNameTaken
 from standfast.model.capability import SideEffect, ToolManifest
-from standfast.tools.tool_table import StaticTools
+from standfast.tools.registry import StaticTools
 
 
 class Unspeakable(Exception):

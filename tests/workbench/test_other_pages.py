@@ -12,7 +12,7 @@ from workbench_stage import Workbench, WorkbenchModel
 from standfast import Agent, tool
 from standfast.model.capability import ToolManifest
 from standfast.testing.postgres_server import PostgresServer
-from standfast.tools.tool_table import StaticTools
+from standfast.tools.registry import StaticTools
 from standfast.workbench import branches_page
 
 pytestmark = pytest.mark.slow

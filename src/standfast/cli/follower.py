@@ -114,7 +114,7 @@ class Follower:
     async def follow(self, work: Coroutine[Any, Any, Any]) -> TurnReport | None:
         """Await *work* and show events; return the report of the last turn that ran, if any did."""
         if self._subscription is None:
-            self._subscription = self._live.feed.listen(Subscription())
+            self._subscription = self._live.events.feed.listen(Subscription())
         subscription = self._subscription
         self._work = task = asyncio.ensure_future(work)
         task.add_done_callback(lambda _: subscription.ring())

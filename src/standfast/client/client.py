@@ -35,7 +35,71 @@ from standfast.runtime.session_views import SessionLine
 _event: Final = msgspec.json.Decoder(SessionEvent).decode
 
 
-class Client:
+class DecisionClient:
+    """Decisions about the calls of a server's turns: approvals, grants, results from external systems."""
+
+    connection: ServerConnection
+
+    async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
+        """Return the approval requests, oldest first; with *pending*, those that can still be decided."""
+        return await self.connection.get("/v1/approvals", list[Approval], session_id=session, pending=pending)
+
+    async def approval(self, approval_id: str) -> Approval:
+        """Return one approval request."""
+        return await self.connection.get(f"/v1/approvals/{approval_id}", Approval)
+
+    async def approve(
+        self, approval_id: str, *, arguments: Mapping[str, Json] | None = None, reason: str | None = None
+    ) -> Approval:
+        """Approve a call, with other arguments if given. The server resumes its turn."""
+        body = {"approved": True, "arguments": arguments, "reason": reason}
+        return await decide(self.connection, approval_id, body)
+
+    async def deny(self, approval_id: str, *, reason: str | None = None) -> Approval:
+        """Deny a call. The server resumes its turn, and the model gets the reason."""
+        return await decide(self.connection, approval_id, {"approved": False, "reason": reason})
+
+    async def grants(self, *, session: str | None = None, in_force: bool = False) -> list[Grant]:
+        """Return the grants, oldest first, optionally only those that cover a session or are in force."""
+        return await self.connection.get("/v1/grants", list[Grant], session_id=session, in_force=in_force)
+
+    async def grant(
+        self,
+        capability: str,
+        *,
+        expires_at: int,
+        rule: str | None = None,
+        session: str | None = None,
+        agent: str | None = None,
+        reason: str | None = None,
+    ) -> Grant:
+        """Approve calls of a tool in advance, for a session or an agent, until *expires_at*."""
+        body = {
+            "capability": capability,
+            "expires_at": expires_at,
+            "rule": rule,
+            "session_id": session,
+            "agent": agent,
+            "reason": reason,
+        }
+        return await self.connection.call("POST", "/v1/grants", Grant, body)
+
+    async def revoke_grant(self, grant_id: str) -> Grant:
+        """Revoke a grant, effective immediately."""
+        path = f"/v1/grants/{grant_id}/revoke"
+        return await self.connection.call("POST", path, Grant, repeatable=True)
+
+    async def complete(self, token: str, value: Json = None) -> None:
+        """Deliver the result of a call that a tool left to an external system."""
+        await self.connection.send("POST", "/v1/completions", body={"token": token, "value": value})
+
+    async def fail(self, token: str, error: StandfastError) -> None:
+        """Deliver the failure of a call that a tool left to an external system."""
+        body = {"token": token, "error": error.error_object()}
+        await self.connection.send("POST", "/v1/completions", body=body)
+
+
+class Client(DecisionClient):
     """A server, with the methods of `Runtime`. Use it as `async with Client(url, token=...) as client`.
 
     Args:
@@ -113,66 +177,6 @@ class Client:
         """Yield a cursor and an event for everything in any session. It reconnects and never ends."""
         async for event in self.connection.events("/v1/events", after):
             yield event.id, _event(event.data)
-
-    # Waits
-
-    async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
-        """Return the approval requests, oldest first; with *pending*, those that can still be decided."""
-        return await self.connection.get("/v1/approvals", list[Approval], session_id=session, pending=pending)
-
-    async def approval(self, approval_id: str) -> Approval:
-        """Return one approval request."""
-        return await self.connection.get(f"/v1/approvals/{approval_id}", Approval)
-
-    async def approve(
-        self, approval_id: str, *, arguments: Mapping[str, Json] | None = None, reason: str | None = None
-    ) -> Approval:
-        """Approve a call, with other arguments if given. The server resumes its turn."""
-        body = {"approved": True, "arguments": arguments, "reason": reason}
-        return await decide(self.connection, approval_id, body)
-
-    async def deny(self, approval_id: str, *, reason: str | None = None) -> Approval:
-        """Deny a call. The server resumes its turn, and the model gets the reason."""
-        return await decide(self.connection, approval_id, {"approved": False, "reason": reason})
-
-    async def grants(self, *, session: str | None = None, in_force: bool = False) -> list[Grant]:
-        """Return the grants, oldest first, optionally only those that cover a session or are in force."""
-        return await self.connection.get("/v1/grants", list[Grant], session_id=session, in_force=in_force)
-
-    async def grant(
-        self,
-        capability: str,
-        *,
-        expires_at: int,
-        rule: str | None = None,
-        session: str | None = None,
-        agent: str | None = None,
-        reason: str | None = None,
-    ) -> Grant:
-        """Approve calls of a tool in advance, for a session or an agent, until *expires_at*."""
-        body = {
-            "capability": capability,
-            "expires_at": expires_at,
-            "rule": rule,
-            "session_id": session,
-            "agent": agent,
-            "reason": reason,
-        }
-        return await self.connection.call("POST", "/v1/grants", Grant, body)
-
-    async def revoke_grant(self, grant_id: str) -> Grant:
-        """Revoke a grant, effective immediately."""
-        path = f"/v1/grants/{grant_id}/revoke"
-        return await self.connection.call("POST", path, Grant, repeatable=True)
-
-    async def complete(self, token: str, value: Json = None) -> None:
-        """Deliver the result of a call that a tool left to an external system."""
-        await self.connection.send("POST", "/v1/completions", body={"token": token, "value": value})
-
-    async def fail(self, token: str, error: StandfastError) -> None:
-        """Deliver the failure of a call that a tool left to an external system."""
-        body = {"token": token, "error": error.error_object()}
-        await self.connection.send("POST", "/v1/completions", body=body)
 
     # Code
 

@@ -81,11 +81,13 @@ class RemoteTurn:
         if self._request is None:
             path = f"{path}/{self.turn_id}"
         else:
-            key = str(self._request["idempotency_key"])
+            key, limits = str(self._request["idempotency_key"]), self._request["limits"]
+            content = await _uploaded(self._session.connection, self._request["input"])
+            body = {"input": content} if limits is None else {"input": content, "limits": limits}
             start = {
                 "method": "POST",
                 "url": path,
-                "content": msgspec.json.encode(await self._session.turn_body(self._request)),
+                "content": msgspec.json.encode(body),
                 "headers": {"content-type": "application/json", "idempotency-key": key},
             }
         async for event in self._session.connection.events(path, start=start, moved=moved):
@@ -140,24 +142,6 @@ class RemoteSession:
         """Cancel the unfinished turn, if there is one."""
         return (await self.connection.call("POST", f"{self.path}/cancel", Cancelled)).cancelled
 
-    async def turn_body(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the request body of a new turn, with attachments uploaded."""
-        limits = request["limits"]
-        body = {"input": await self._content(request["input"])}
-        return body if limits is None else {**body, "limits": limits}
-
-    async def _content(self, prompt: RemotePrompt) -> Any:
-        if isinstance(prompt, str):
-            return prompt
-        parts: list[dict[str, Any]] = []
-        for part in [prompt] if isinstance(prompt, Attachment) else prompt:
-            if isinstance(part, Attachment):
-                digest = (await upload(self.connection, part)).digest
-                parts.append({"type": "attachment", "digest": digest})
-            else:
-                parts.append({"type": "text", "text": part})
-        return parts
-
     # Approvals
 
     async def approvals(self, *, pending: bool = False) -> list[Approval]:
@@ -196,7 +180,8 @@ class RemoteSession:
         return await self._send_input(prompt, "queue", id)
 
     async def _send_input(self, prompt: RemotePrompt, mode: str, input_id: str | None) -> str:
-        body = {"input": await self._content(prompt), "mode": mode, "id": input_id or secrets.token_hex(12)}
+        content = await _uploaded(self.connection, prompt)
+        body = {"input": content, "mode": mode, "id": input_id or secrets.token_hex(12)}
         sent = await self.connection.call("POST", f"{self.path}/inputs", InputSent, body, repeatable=True)
         return sent.input_id
 
@@ -274,6 +259,20 @@ class RemoteSession:
 
     def __repr__(self) -> str:
         return f"<RemoteSession {self.session_id}>"
+
+
+async def _uploaded(connection: ServerConnection, prompt: RemotePrompt) -> Any:
+    """Return *prompt* as the server reads it, after uploading its attachments."""
+    if isinstance(prompt, str):
+        return prompt
+    parts: list[dict[str, Any]] = []
+    for part in [prompt] if isinstance(prompt, Attachment) else prompt:
+        if isinstance(part, Attachment):
+            digest = (await upload(connection, part)).digest
+            parts.append({"type": "attachment", "digest": digest})
+        else:
+            parts.append({"type": "text", "text": part})
+    return parts
 
 
 async def upload(connection: ServerConnection, attachment: Attachment) -> Uploaded:

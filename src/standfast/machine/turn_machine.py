@@ -280,7 +280,7 @@ class TurnMachine:
 
     def _start(self, given: inputs.TurnStarted) -> list[Command]:
         if self.phase is not Phase.NEW:
-            raise self._unexpected(given)
+            raise _unexpected(self, given)
         self.turn_id = given.turn_id
         self.nonce = given.nonce
         self.extension = given.extension
@@ -323,7 +323,7 @@ class TurnMachine:
             case _:
                 expected = False
         if not expected:
-            raise self._unexpected(given)
+            raise _unexpected(self, given)
         if given.stage == "after_turn":
             self.account.charge(given.ruling)
             self._closing = given.ruling
@@ -342,7 +342,7 @@ class TurnMachine:
 
     def _call_prepared(self, given: inputs.CallPrepared) -> list[Command]:
         if self.phase is not Phase.PREPARING:
-            raise self._unexpected(given)
+            raise _unexpected(self, given)
         self._take(given.ruling)
         if given.compaction is not None and self.compaction is None:
             self.compaction = given.compaction
@@ -367,7 +367,7 @@ class TurnMachine:
 
     def _replied(self, given: inputs.ModelReplied) -> list[Command]:
         if self.phase is not Phase.ASKING:
-            raise self._unexpected(given)
+            raise _unexpected(self, given)
         self.account.add_reply(given)
         self.replied_at_ms = given.at_ms
         calls = self.calls.add(given.calls)
@@ -393,7 +393,7 @@ class TurnMachine:
 
     def _failed(self, given: inputs.ModelFailed) -> list[Command]:
         if self.phase is not Phase.ASKING:
-            raise self._unexpected(given)
+            raise _unexpected(self, given)
         account, error = self.account, given.error
         account.usage += Usage(calls=1)
         self.failed_at_ms = given.at_ms
@@ -436,9 +436,9 @@ class TurnMachine:
 
     def _passed(self, given: inputs.CheckpointPassed) -> list[Command]:
         if self.phase is not Phase.PASSING:
-            raise self._unexpected(given)
+            raise _unexpected(self, given)
         if given.kind != self._checkpoint or not self._asked_plugins:
-            raise self._unexpected(given, f"at checkpoint {self._checkpoint}")
+            raise _unexpected(self, given, f"at checkpoint {self._checkpoint}")
         self._closing = None if given.messages else self._closing
         said, self._said = self._said, []
         if said or given.messages:
@@ -597,12 +597,13 @@ class TurnMachine:
             if isinstance(payload, (UserMessage, AssistantMessage, ToolMessage)):
                 self.messages.append(payload)
 
-    def _unexpected(self, given: inputs.Input, where: str = "") -> InternalError:
-        """Return the error for an input that is impossible now: another version wrote the journal."""
-        return InternalError(
-            f"turn {self.turn_id or '?'} got {type(given).__name__} while {where or self.phase.value}",
-            hint="open the session with the version of standfast that wrote its journal",
-        )
+
+def _unexpected(machine: TurnMachine, given: inputs.Input, where: str = "") -> InternalError:
+    """Return the error for an input that is impossible now: another version wrote the journal."""
+    return InternalError(
+        f"turn {machine.turn_id or '?'} got {type(given).__name__} while {where or machine.phase.value}",
+        hint="open the session with the version of standfast that wrote its journal",
+    )
 
 
 def _with_hint(error: ErrorObject, more: str) -> ErrorObject:

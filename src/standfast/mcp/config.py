@@ -116,7 +116,10 @@ def read_mcp_servers(path: str | os.PathLike[str], *, data_dir: Path | None = No
         except (InvalidArgument, NotConfigured) as error:
             raise NotConfigured(f"{file}, server {name!r}: {error.message}", hint=error.hint) from None
         except (msgspec.ValidationError, TypeError, ValueError) as error:
-            raise NotConfigured(f"{file}, server {name!r}: {_problem(str(error))}") from None
+            problem = str(error)
+            if found := re.fullmatch(r"(.*) - at `\$\.?(.*)`", problem):  # begin with the setting's name
+                problem = f"{found[2]}: {found[1]}".replace("`", "")
+            raise NotConfigured(f"{file}, server {name!r}: {problem}") from None
     return list(made.values())
 
 
@@ -176,12 +179,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if repeated := [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]:
         raise InvalidArgument(f"{repeated[0]!r} occurs twice in one object", hint="rename or remove one")
     return dict(pairs)
-
-
-def _problem(text: str) -> str:
-    """Return a message about a setting of the wrong type, which begins with the name of the setting."""
-    found = re.fullmatch(r"(.*) - at `\$\.?(.*)`", text)
-    return text if found is None else f"{found[2]}: {found[1]}".replace("`", "")
 
 
 def _known(given: Any, known: frozenset[str], what: str = "") -> Any:

@@ -22,7 +22,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +40,8 @@ from standfast.mcp.exchange import (
     answer_schema,
     defaults_of,
     elicited,
+    input_required,
+    pages_to_open,
     question_text,
     responses_to,
     sampled,
@@ -183,7 +185,7 @@ class McpConnection:
                     if self._results is not None:
                         self._results.assumed = self.is_stateless
                     if mode == STATELESS:
-                        await self._discover()
+                        await _discover(self._client, self.endpoint.name)
                     self.advertised = await self._list()
                 self._ready.set_result(None)
                 self._used_at = self._loop.time()
@@ -197,20 +199,6 @@ class McpConnection:
             if mode != "auto" or self._ready.done() or not ended:
                 raise
             await self._serve("legacy")  # some servers exit on any message before `initialize`
-
-    async def _discover(self) -> None:
-        """Ask a server of 2026-07-28 for its capabilities. The SDK's own request times out after 10 s."""
-        import mcp_types as types
-        from mcp import MCPError
-
-        try:
-            session = self.client.session
-            session.adopt(await session.send_request(types.DiscoverRequest(), types.DiscoverResult))
-        except (MCPError, RuntimeError, ValueError) as error:
-            said = clean_text(str(error), 300)
-            raise McpServerFailed(
-                self.endpoint.name, f"does not speak {STATELESS}: {said}", hint='use protocol="auto"'
-            ) from None
 
     def _new_client(self, mode: str) -> Client:
         import mcp_types as types
@@ -239,7 +227,8 @@ class McpConnection:
             incoming: Any
             outgoing: Any
             if endpoint.url:
-                transport = http_transport(endpoint.url, endpoint.headers, endpoint.auth, self._refused_with)
+                refused = partial(setattr, self, "_http_status")
+                transport = http_transport(endpoint.url, endpoint.headers, endpoint.auth, refused)
                 incoming, outgoing = await stack.enter_async_context(transport)
             else:
                 self._process = ServerProcess(
@@ -255,9 +244,6 @@ class McpConnection:
                 self._stdio = StdioCalls(incoming, outgoing)
             self._results = CompleteResults(incoming)
             yield self._results, outgoing
-
-    def _refused_with(self, status: int) -> None:
-        self._http_status = status
 
     def _failure(self, error: BaseException) -> StandfastError:
         """Convert an exception of the SDK or of a transport."""
@@ -473,14 +459,14 @@ class McpConnection:
                     )
             except MCPError as error:
                 if error.code == types.URL_ELICITATION_REQUIRED:
-                    return self._pages_to_open(exchange, error)
+                    return pages_to_open(exchange, self.endpoint.name, error)
                 if state is None or repeated or "requeststate" not in error.message.lower():
                     raise
                 responses, state, repeated = None, None, exchange.known()
                 continue  # the server has lost its state's key, so it asks everything again
             if isinstance(result, types.CallToolResult):
                 return result
-            asked = await self._input_required(exchange, result)
+            asked = await input_required(exchange, self.endpoint.name, result, self.endpoint.sampling)
             if isinstance(asked, Asked):
                 if not repeated or repeated[0][0] != asked.text:
                     return asked
@@ -489,61 +475,6 @@ class McpConnection:
             responses, state = asked or None, result.request_state
             await asyncio.sleep(0 if asked else min(0.25, 0.05 * 2**attempt))
         raise McpServerFailed(self.endpoint.name, f"asked for input more than {MAX_ROUNDS} times in one call")
-
-    async def _input_required(
-        self, exchange: Exchange, result: types.InputRequiredResult
-    ) -> Asked | dict[str, Any]:
-        """Return the responses to the server's requests, or its questions to a person."""
-        import mcp_types as types
-
-        questions: dict[str, Any] = {}
-        responses: dict[str, Any] = {}
-        for key, request in (result.input_requests or {}).items():
-            if isinstance(request, types.ElicitRequest):
-                questions[key] = request.params
-            elif isinstance(request, types.CreateMessageRequest) and self.endpoint.sampling:
-                responses[key] = await sampled(exchange, self.endpoint.name, request.params)
-            else:
-                raise McpServerFailed(self.endpoint.name, f"asked for {request.method}, which is not allowed")
-        if not questions:
-            return responses
-        self._count_questions(exchange)
-        texts = [question_text(params) for params in questions.values()]
-        schemas = {key: answer_schema(params) for key, params in questions.items()}
-        schema = next(iter(schemas.values()))
-        if len(schemas) > 1:
-            schema = {"type": "object", "properties": schemas, "required": list(schemas)}
-        state = InputState(
-            question="\n".join(texts),
-            keys=tuple(questions),
-            defaults={key: found for key, one in schemas.items() if (found := defaults_of(one))},
-            responses={
-                key: one.model_dump(by_alias=True, mode="json", exclude_none=True)
-                for key, one in responses.items()
-            },
-            request_state=result.request_state,
-            earlier=tuple(exchange.known()),
-        )
-        return Asked(state.question, schema, state)
-
-    def _count_questions(self, exchange: Exchange) -> None:
-        if len(exchange.known()) >= MAX_ROUNDS:
-            raise McpServerFailed(
-                self.endpoint.name, f"asked a person more than {MAX_ROUNDS} times in one call"
-            )
-
-    def _pages_to_open(self, exchange: Exchange, error: MCPError) -> Asked:
-        """Return the question that an error of 2025-11-25 asks: to open pages before the call is repeated."""
-        from mcp import UrlElicitationRequiredError
-
-        self._count_questions(exchange)
-        try:
-            pages = UrlElicitationRequiredError.from_error(error.error).elicitations
-        except (ValueError, TypeError, AttributeError):
-            raise error from None
-        text = "\n".join(question_text(one) for one in pages) or clean_text(error.message, MAX_QUESTION_CHARS)
-        state = InputState(question=text, opens_page=True, earlier=tuple(exchange.known()))
-        return Asked(text, {"type": "object"}, state)
 
     async def _check_health(self) -> None:
         """Terminate a server that does not respond after a call was abandoned."""
@@ -614,6 +545,21 @@ class McpConnection:
             exchange = self._exchanges[-1]  # with several calls, the server does not say which one it means
             said = clean_text(str(params.data), MAX_QUESTION_CHARS)
             exchange.report("log", {"level": str(params.level), "message": said})
+
+
+async def _discover(client: Client, server: str) -> None:
+    """Ask a server of 2026-07-28 for its capabilities. The SDK's own request times out after 10 s."""
+    import mcp_types as types
+    from mcp import MCPError
+
+    try:
+        session = client.session
+        session.adopt(await session.send_request(types.DiscoverRequest(), types.DiscoverResult))
+    except (MCPError, RuntimeError, ValueError) as error:
+        said = clean_text(str(error), 300)
+        raise McpServerFailed(
+            server, f"does not speak {STATELESS}: {said}", hint='use protocol="auto"'
+        ) from None
 
 
 @cache

@@ -24,7 +24,14 @@ import msgspec
 
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import digest_json, nested_deeper_than
-from standfast.model.capability import ApprovalPolicy, Capability, SideEffect, checked_availability
+from standfast.model.capability import (
+    ApprovalPolicy,
+    Capability,
+    SideEffect,
+    ToolAvailability,
+    ToolManifest,
+    checked_availability,
+)
 from standfast.model.limits import CapabilityLimits
 from standfast.tools.decorator import checked_approval
 from standfast.tools.registered_tool import check_schema
@@ -32,6 +39,7 @@ from standfast.tools.registered_tool import check_schema
 MAX_TOOLS: Final = 5000
 """The most tools of one server; a server that lists more is rejected."""
 
+DEFAULT_TIMEOUT_S: Final = 60.0
 MAX_SCHEMA_DEPTH: Final = 64
 MAX_DESCRIPTION_CHARS: Final = 4096
 MAX_NAME_CHARS: Final = 64
@@ -197,6 +205,21 @@ class Declarations:
             return SideEffect(declared)
         reads = self.trust_annotations and tool.annotations.get("readOnlyHint") is True
         return SideEffect.READ if reads else SideEffect.EXTERNAL_SYSTEM
+
+    def limit_s(self, tool: str | None = None) -> float:
+        """Return the time limit of a request, or of a call of *tool*, in seconds."""
+        declared = self.common if tool is None else self.of(tool)
+        return declared.timeout_ms / 1000 if declared.timeout_ms else DEFAULT_TIMEOUT_S
+
+    def manifest(self, own: str, name: str, description: str, side_effect: SideEffect) -> ToolManifest:
+        """Return the manifest of the server's tool *own* under its *name* here."""
+        return ToolManifest(
+            id=f"mcp:{self.server}/{own}",
+            name=name,
+            description=description,
+            side_effect=side_effect,
+            availability=ToolAvailability(self.of(own).availability or "showcased"),
+        )
 
     def capability(self, name: str, tool: AdvertisedTool) -> Capability:
         """Return the contract of an advertised tool under its *name* here."""

@@ -18,6 +18,7 @@ from standfast.tools.context import AskPerson, RunContext
 
 if TYPE_CHECKING:
     import mcp_types as types
+    from mcp import MCPError
 
 MAX_ROUNDS: Final = 10
 """The number of times a server may ask for input during one call."""
@@ -169,3 +170,59 @@ async def sampled(
     return types.CreateMessageResult(
         role="assistant", content=types.TextContent(type="text", text=reply.text), model="standfast"
     )
+
+
+async def input_required(
+    exchange: Exchange, server: str, result: types.InputRequiredResult, may_sample: bool
+) -> Asked | dict[str, Any]:
+    """Return the responses to the server's requests, or its questions to a person."""
+    import mcp_types as types
+
+    questions: dict[str, Any] = {}
+    responses: dict[str, Any] = {}
+    for key, request in (result.input_requests or {}).items():
+        if isinstance(request, types.ElicitRequest):
+            questions[key] = request.params
+        elif isinstance(request, types.CreateMessageRequest) and may_sample:
+            responses[key] = await sampled(exchange, server, request.params)
+        else:
+            raise McpServerFailed(server, f"asked for {request.method}, which is not allowed")
+    if not questions:
+        return responses
+    _limit_questions(exchange, server)
+    texts = [question_text(params) for params in questions.values()]
+    schemas = {key: answer_schema(params) for key, params in questions.items()}
+    schema = next(iter(schemas.values()))
+    if len(schemas) > 1:
+        schema = {"type": "object", "properties": schemas, "required": list(schemas)}
+    state = InputState(
+        question="\n".join(texts),
+        keys=tuple(questions),
+        defaults={key: found for key, one in schemas.items() if (found := defaults_of(one))},
+        responses={
+            key: one.model_dump(by_alias=True, mode="json", exclude_none=True)
+            for key, one in responses.items()
+        },
+        request_state=result.request_state,
+        earlier=tuple(exchange.known()),
+    )
+    return Asked(state.question, schema, state)
+
+
+def pages_to_open(exchange: Exchange, server: str, error: MCPError) -> Asked:
+    """Return the question that an error of 2025-11-25 asks: to open pages before the call is repeated."""
+    from mcp import UrlElicitationRequiredError
+
+    _limit_questions(exchange, server)
+    try:
+        pages = UrlElicitationRequiredError.from_error(error.error).elicitations
+    except (ValueError, TypeError, AttributeError):
+        raise error from None
+    text = "\n".join(question_text(one) for one in pages) or clean_text(error.message, MAX_QUESTION_CHARS)
+    state = InputState(question=text, opens_page=True, earlier=tuple(exchange.known()))
+    return Asked(text, {"type": "object"}, state)
+
+
+def _limit_questions(exchange: Exchange, server: str) -> None:
+    if len(exchange.known()) >= MAX_ROUNDS:
+        raise McpServerFailed(server, f"asked a person more than {MAX_ROUNDS} times in one call")

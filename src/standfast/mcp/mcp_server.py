@@ -22,7 +22,7 @@ import importlib
 import os
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -41,11 +41,11 @@ from standfast.errors import (
 )
 from standfast.mcp.connection import HANDSHAKE, STATELESS, McpConnection, McpEndpoint
 from standfast.mcp.contracts import (
+    DEFAULT_TIMEOUT_S,
     AdvertisedTool,
     Declarations,
     McpTool,
     check_server_name,
-    clean_text,
     described,
     tool_names,
 )
@@ -53,11 +53,11 @@ from standfast.mcp.credentials import SIGN_IN_S, CredentialFile, McpSignIn
 from standfast.mcp.exchange import Answer, Ask, Asked, AskedMidway, AskNow, InputState
 from standfast.mcp.jail import McpJail
 from standfast.mcp.pins import Pin, PinFile
-from standfast.mcp.results import IMAGE_TYPES, content_text, decoded, resource_text, result_value
+from standfast.mcp.resources import as_attachment, read_resource, resource_tools, sdk_request
+from standfast.mcp.results import IMAGE_TYPES, content_text, resource_text, result_value
 from standfast.mcp.stdio import ProcessLimits
 from standfast.model.canonical import Json
-from standfast.model.capability import Capability, SideEffect, ToolAvailability, ToolCallContext, ToolManifest
-from standfast.model.limits import CapabilityLimits
+from standfast.model.capability import SideEffect, ToolCallContext, ToolManifest
 from standfast.runtime.agent_session import Attachment
 from standfast.runtime.data_dir import default_data_dir
 from standfast.tools.context import AskPerson, PersonAnswer, RunContext
@@ -71,9 +71,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUT_S: Final = 60.0
 DEFAULT_IDLE_S: Final = 60.0
-MAX_RESOURCES: Final = 1000
 
 
 class McpServer:
@@ -211,24 +209,35 @@ class McpServer:
                 self._first_use()
             else:
                 self._adopt(stored)
+        about = self._declared
         listed = [
-            self._manifest(one.name, name, described(self.name, one), self._declared.side_effect(one))
+            about.manifest(one.name, name, described(self.name, one), about.side_effect(one))
             for name, one in self._tools.items()
         ]
-        for own, (contract, _) in self._resource_tools().items():
+        for own, (contract, _) in resource_tools(self._declared, self._pin, self._tools).items():
             listed.append(
-                self._manifest(own, contract.name, contract.description, SideEffect(contract.side_effect))
+                about.manifest(own, contract.name, contract.description, SideEffect(contract.side_effect))
             )
         return listed
 
     def resolve(self, name: str) -> RegisteredTool | None:
         """Return one of the server's tools by its name here."""
+        handler: Any
         if (tool := self._tools.get(name)) is not None:
-            return self._registered(self._declared.capability(name, tool), partial(self._execute, tool))
-        for contract, work in self._resource_tools().values():
-            if contract.name == name:
-                return self._registered(contract, partial(self._execute_own, work))
-        return None
+            contract, handler = self._declared.capability(name, tool), partial(self._execute, tool)
+        else:
+            own = [
+                one
+                for one in resource_tools(self._declared, self._pin, self._tools).values()
+                if one[0].name == name
+            ]
+            if not own:
+                return None
+            contract, handler = own[0][0], partial(self._execute_own, own[0][1])
+        owner = f"MCP server {self.name}"
+        return RegisteredTool(
+            contract, handler, async_mode=True, owner=owner, wants_context=True, loop="runtime"
+        )
 
     async def close(self) -> None:
         """Close the running loop's connections; the next call opens a new one."""
@@ -240,21 +249,6 @@ class McpServer:
     def connections(self) -> list[McpConnection]:
         """The open connections: one per recently used event loop and revision."""
         return [one for one in list(self._connections.values()) if not one.closed]
-
-    def _registered(self, contract: Capability, handler: Any) -> RegisteredTool:
-        owner = f"MCP server {self.name}"
-        return RegisteredTool(
-            contract, handler, async_mode=True, owner=owner, wants_context=True, loop="runtime"
-        )
-
-    def _manifest(self, own: str, name: str, description: str, side_effect: SideEffect) -> ToolManifest:
-        return ToolManifest(
-            id=f"{self.source}/{own}",
-            name=name,
-            description=description,
-            side_effect=side_effect,
-            availability=ToolAvailability(self._declared.of(own).availability or "showcased"),
-        )
 
     # Trust
 
@@ -346,7 +340,7 @@ class McpServer:
                 f"the MCP server {self.name} has no tool {tool[:80]!r}",
                 hint=f"`standfast mcp inspect {self.name}` lists its tools",
             )
-        context, limit_s = RunContext(None), self._limit_s(tool)
+        context, limit_s = RunContext(None), self._declared.limit_s(tool)
         while True:
             call = ToolCallContext(name=name, kwargs=dict(arguments or {}))
             try:
@@ -452,7 +446,7 @@ class McpServer:
         protocol = protocol or self._endpoint.protocol
         if protocol == "auto" and self._pin is not None and self._pin.protocol == HANDSHAKE:
             protocol = HANDSHAKE
-        await self._load_sdk()
+        await _load_sdk(self._endpoint)
         loop = asyncio.get_running_loop()
         connection = next(
             (
@@ -465,7 +459,9 @@ class McpServer:
         if connection is None:
             endpoint = dataclasses.replace(self._endpoint, protocol=protocol)
             if self._sign_in is not None:
-                endpoint = dataclasses.replace(endpoint, auth=self._signing_in(self._sign_in))
+                endpoint = dataclasses.replace(
+                    endpoint, auth=_signing_in(endpoint, self._sign_in, self._credentials())
+                )
             connection = McpConnection(endpoint, self._idle_s, self._relisted)
             for other in [one for one in list(self._connections) if one[0].is_closed()]:
                 self._connections.pop(other, None)
@@ -490,9 +486,9 @@ class McpServer:
         asked = dataclasses.replace(
             self._sign_in, open_page=open_page, scopes=(*self._sign_in.scopes, *scopes)
         )
-        await self._load_sdk()
+        await _load_sdk(self._endpoint)
         await self.close()
-        auth = self._signing_in(asked, anew=True)
+        auth = _signing_in(self._endpoint, asked, self._credentials(), anew=True)
         endpoint = dataclasses.replace(self._endpoint, auth=auth, connect_s=SIGN_IN_S)
         connection = McpConnection(endpoint, self._idle_s, self._relisted)
         try:
@@ -507,55 +503,14 @@ class McpServer:
         if not file.path.exists():
             return False
         with suppress(Exception):  # the server may be gone; delete the credentials anyway
-            await self._signing_in(self._sign_in or McpSignIn()).revoke()
+            await _signing_in(self._endpoint, self._sign_in or McpSignIn(), file).revoke()
         await self.close()
         return file.remove()
 
     def _credentials(self) -> CredentialFile:
         return CredentialFile(self._data_dir or default_data_dir(), self.name, self._endpoint.url)
 
-    def _signing_in(self, settings: McpSignIn, *, anew: bool = False) -> SignIn:
-        from standfast.mcp.sign_in import SignIn
-
-        return SignIn(self.name, self._endpoint.url, settings, self._credentials(), anew=anew)
-
     # Resources and prompts
-
-    def _resource_tools(self) -> dict[str, tuple[Capability, Any]]:
-        """Return the contracts and handlers of the tools that read resources, if the server has any.
-
-        The user's declarations about `list_resources` and `read_resource` apply to them, and so does
-        `include`. If the server has a tool of the same name, that tool keeps it.
-        """
-        if self._pin is None or "resources" not in self._pin.features:
-            return {}
-        about = {
-            "list_resources": f"List the resources of the MCP server {self.name}, and address templates.",
-            "read_resource": f"Read a resource of the MCP server {self.name}.",
-        }
-        uri = {"uri": {"type": "string", "description": "the address of the resource"}}
-        made: dict[str, tuple[Capability, Any]] = {}
-        for own in self._declared.included(about):
-            name, declared = f"mcp__{self.name}__{own}", self._declared.of(own)
-            if name in self._tools:
-                continue
-            fields = uri if own == "read_resource" else {}
-            contract = Capability(
-                name=name,
-                description=about[own],
-                input_schema={
-                    "type": "object",
-                    "properties": fields,
-                    "required": list(fields),
-                    "additionalProperties": False,
-                },
-                side_effect=SideEffect(declared.side_effect or SideEffect.READ),
-                limits=CapabilityLimits(timeout_ms=declared.timeout_ms),
-                approval_policy=declared.approval or "none",
-                idempotent=declared.idempotent,
-            )
-            made[own] = contract, self._read_resource if fields else self._list_resources
-        return made
 
     async def _execute_own(self, work: Any, ctx: RunContext[Any], call: ToolCallContext) -> Any:
         connection = await self._connected()
@@ -566,48 +521,20 @@ class McpServer:
             return result
         return "\n".join(resource_text(self.name, one, ctx, self._shown) for one in result.contents)
 
-    async def _list_resources(self, connection: McpConnection) -> Json:
-        """List the resources, and the URI templates of further ones."""
-        client, pages = connection.client, connection.pages
-        listed = await _sdk(self.name, pages(client.list_resources, "resources", MAX_RESOURCES))
-        templates: list[Any] = []
-        with suppress(McpServerFailed):  # many servers do not implement templates
-            listing = pages(client.list_resource_templates, "resource_templates", MAX_RESOURCES)
-            templates = await _sdk(self.name, listing)
-        addressed = [({"uri": str(one.uri)}, one) for one in listed]
-        addressed += [({"uri_template": one.uri_template}, one) for one in templates]
-        return [
-            {
-                **address,
-                "name": one.name,
-                "description": clean_text(one.description or "", 300),
-                "media_type": one.mime_type or "",
-            }
-            for address, one in addressed
-        ]
-
-    async def _read_resource(self, connection: McpConnection, uri: str) -> Any:
-        return await _sdk(self.name, connection.client.read_resource(uri))
-
     async def resource(self, uri: str) -> Attachment:
         """Return one of the server's resources as an attachment for a turn."""
-        result = await self._trusted(partial(self._read_resource, uri=uri), self._limit_s("read_resource"))
-        if not result.contents:
-            raise McpServerFailed(self.name, f"has nothing at {uri[:200]!r}")
-        one = result.contents[0]
-        is_text = hasattr(one, "text")
-        data = one.text.encode() if is_text else decoded(self.name, one.blob)
-        kind = one.mime_type or ("text/plain" if is_text else "application/octet-stream")
-        return Attachment(data, kind, uri)
+        work = partial(read_resource, uri=uri)
+        result = await self._trusted(work, self._declared.limit_s("read_resource"))
+        return as_attachment(self.name, result, uri)
 
     async def prompt(self, name: str, /, **arguments: str) -> list[str | Attachment]:
         """Return one of the server's prompts as the input of a turn."""
 
         async def get(connection: McpConnection) -> Any:
-            return await _sdk(self.name, connection.client.get_prompt(name, arguments))
+            return await sdk_request(self.name, connection.client.get_prompt(name, arguments))
 
         kept = _Kept()
-        result = await self._trusted(get, self._limit_s())
+        result = await self._trusted(get, self._declared.limit_s())
         pieces: list[str | Attachment] = []
         for message in result.messages:
             text = content_text(self.name, message.content, RunContext(None, attachments=kept))
@@ -627,25 +554,6 @@ class McpServer:
         except TimeoutError:
             raise McpServerFailed(
                 self.name, f"did not answer within {limit_s:g} s", hint="raise timeout_s if it needs longer"
-            ) from None
-
-    def _limit_s(self, tool: str | None = None) -> float:
-        """Return the time limit of a request, or of a call of *tool*, in seconds."""
-        declared = self._declared.common if tool is None else self._declared.of(tool)
-        return (declared.timeout_ms or DEFAULT_TIMEOUT_S * 1000) / 1000
-
-    async def _load_sdk(self) -> None:
-        """Import the SDK on another thread, because that takes a second; raise if it is not installed."""
-        modules = ["standfast.mcp.complete_results", "standfast.mcp.stdio_calls"]
-        if self._endpoint.url:
-            modules += ["mcp.client.streamable_http", "standfast.mcp.sign_in"]
-        if all(one in sys.modules for one in modules):
-            return
-        try:
-            await asyncio.to_thread(lambda: [importlib.import_module(one) for one in modules])
-        except ImportError:
-            raise NotConfigured(
-                f"MCP server {self.name!r} needs the MCP SDK", hint="pip install 'standfast[mcp]'"
             ) from None
 
     def __repr__(self) -> str:
@@ -672,14 +580,28 @@ class _Kept:
         return kept
 
 
-async def _sdk(server: str, work: Coroutine[Any, Any, T]) -> T:
-    """Await an SDK request, converting its exceptions to `McpServerFailed`."""
+async def _load_sdk(endpoint: McpEndpoint) -> None:
+    """Import the SDK on another thread, because that takes a second; raise if it is not installed."""
+    modules = ["standfast.mcp.complete_results", "standfast.mcp.stdio_calls"]
+    if endpoint.url:
+        modules += ["mcp.client.streamable_http", "standfast.mcp.sign_in"]
+    if all(one in sys.modules for one in modules):
+        return
     try:
-        return await work
-    except McpServerFailed:
-        raise
-    except Exception as error:
-        raise McpServerFailed(server, f"refused: {clean_text(str(error), 500)}") from None
+        await asyncio.to_thread(lambda: [importlib.import_module(one) for one in modules])
+    except ImportError:
+        raise NotConfigured(
+            f"MCP server {endpoint.name!r} needs the MCP SDK", hint="pip install 'standfast[mcp]'"
+        ) from None
+
+
+def _signing_in(
+    endpoint: McpEndpoint, settings: McpSignIn, file: CredentialFile, *, anew: bool = False
+) -> SignIn:
+    """Return the `httpx2.Auth` that signs in with *settings* and stores the credentials in *file*."""
+    from standfast.mcp.sign_in import SignIn
+
+    return SignIn(endpoint.name, endpoint.url, settings, file, anew=anew)
 
 
 def _command(name: str, target: str | Sequence[str]) -> tuple[str, ...]:

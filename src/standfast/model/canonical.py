@@ -365,18 +365,14 @@ def _copy(value: Any) -> Any:
             if isinstance(key, str):
                 name = key
             elif key is None or isinstance(key, (bool, int, float)):
-                name = _encode_key(key)
+                import json  # slow to import, and most keys are texts
+
+                name = json.dumps(key, allow_nan=False)
             else:
                 raise TypeError(f"an object with a {type(key).__name__} as a key")
             fields[name] = _copy(item)
         return fields
     raise TypeError(f"a value of type {type(value).__name__}")
-
-
-def _encode_key(key: bool | int | float | None) -> str:
-    import json  # slow to import, and most keys are texts
-
-    return json.dumps(key, allow_nan=False)
 
 
 @contextlib.contextmanager

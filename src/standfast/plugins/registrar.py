@@ -18,7 +18,7 @@ from standfast.plugins.hook import HOOKS, LIFECYCLE, HookKind, require_kind
 from standfast.plugins.running import AT_HOME, BuildStep, HookRunner, PluginPlace, RegisteredHook
 from standfast.tools.decorator import as_registered
 from standfast.tools.registered_tool import RegisteredTool
-from standfast.tools.tool_table import ToolProvider
+from standfast.tools.registry import ToolProvider
 
 if TYPE_CHECKING:
     from standfast.plugins.executor_defaults import ExecutesCode

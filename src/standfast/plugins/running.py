@@ -23,9 +23,9 @@ import msgspec
 from standfast.errors import CallerError, PluginFailed, StandfastError
 from standfast.ports.trace import HookWatch, PhaseProbe
 from standfast.tools.loop_threads import LoopThreads, SharedLoop
+from standfast.tools.registry import ASKED
 from standfast.tools.stalls import StallWatch, watched
 from standfast.tools.threads import Spares, Started
-from standfast.tools.tool_table import ASKED
 
 T = TypeVar("T")
 

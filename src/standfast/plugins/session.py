@@ -42,7 +42,6 @@ from standfast.plugins.plugin import (
     loop_of,
 )
 from standfast.plugins.plugin_states import CallStage, PluginMemory, PluginStates, Report
-from standfast.plugins.prompt_records import PromptRecords
 from standfast.plugins.protocol import (
     AssistantProseProjectorPlugin,
     CodeExecutorPlugin,
@@ -68,8 +67,14 @@ from standfast.plugins.running import (
     within,
 )
 from standfast.tools.loop_threads import SharedLoop
-from standfast.tools.registry import ToolCatalog, ToolCatalogContribution, ToolRegistry, resolve_catalog
-from standfast.tools.tool_table import ASKED, StaticTools
+from standfast.tools.registry import (
+    ASKED,
+    StaticTools,
+    ToolCatalog,
+    ToolCatalogContribution,
+    ToolRegistry,
+    resolve_catalog,
+)
 
 T = TypeVar("T")
 
@@ -531,7 +536,8 @@ class PluginHost:
         """The composed prompt that sessions without an overlay share."""
         self.prompts: dict[tuple[PromptContribution, ...], str] = {}
         """The prompts that were rendered last, by what they are rendered from."""
-        self.prompt_records = PromptRecords()
+        self.prompt_records: list[Any] = []
+        """The records of prompts that were stored last, the most recently used first."""
         self._read_attachment = read_attachment
         self._hosts_of = hosts_of
 

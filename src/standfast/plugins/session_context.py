@@ -34,7 +34,6 @@ from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot, 
 from standfast.model.session import SessionPolicy
 from standfast.plugins.contexts import ToolCatalogContext
 from standfast.plugins.plugin_states import ExecutionMemory, revision_of, state_record
-from standfast.plugins.prompt_records import NamedLayers
 from standfast.plugins.protocol import (
     CodeFunctions,
     ProtocolBuildInput,
@@ -43,14 +42,21 @@ from standfast.plugins.protocol import (
 )
 from standfast.plugins.session import PluginSession
 from standfast.tools.registered_tool import RegisteredTool
-from standfast.tools.registry import ToolCatalog, ToolCatalogContribution, ToolRegistry
-from standfast.tools.tool_table import StaticTools, ToolProvider
+from standfast.tools.registry import (
+    StaticTools,
+    ToolCatalog,
+    ToolCatalogContribution,
+    ToolProvider,
+    ToolRegistry,
+)
 
 T = TypeVar("T")
 
 MAX_CATALOGS: Final = 8
 MAX_PROMPTS: Final = 64
 
+NamedLayers = tuple[tuple[str, PromptLayer], ...]
+"""The layers of a prompt, each with the name of its author."""
 CatalogKey = tuple[bool, int, int, int]
 """Whether base tools are included, overlay revision, registry generation, plugins' fingerprint."""
 
@@ -95,19 +101,6 @@ class ComposedPrompt(msgspec.Struct, frozen=True):
     base: tuple[PromptLayer, ...]
     layers: NamedLayers
     contributions: tuple[PromptContribution, ...]
-
-
-def _composed_prompt(
-    policy: SessionPolicy, overlay: Overlay, base: tuple[PromptLayer, ...]
-) -> ComposedPrompt:
-    words = policy.instructions
-    said = (PromptContribution(content=words, slot=PromptSlot.INTRO),) if words else ()
-    layers: NamedLayers = (
-        *zip(("runtime", "agent"), base, strict=True),
-        ("instructions", PromptLayer(contributions=said)),
-        ("host", PromptLayer(contributions=overlay.contributions)),
-    )
-    return ComposedPrompt(policy, overlay, base, layers, tuple(layered([layer for _, layer in layers])))
 
 
 class SessionContext:
@@ -276,7 +269,7 @@ class SessionContext:
                 tool_access=plugins.tool_access,
                 extensions=plugins.extensions,
                 subagent=plugins.subagent_context,
-                found=registry.found,
+                found=frozenset(registry.table.found),
             )
         )
         preamble = plugins.build_preamble(
@@ -321,7 +314,15 @@ class SessionContext:
             return own
         own = host.shared_prompt if self.overlay is NO_OVERLAY else None
         if own is None or own.policy is not self.policy or own.base != self._layers:
-            own = _composed_prompt(self.policy, self.overlay, self._layers)
+            words = self.policy.instructions
+            said = (PromptContribution(content=words, slot=PromptSlot.INTRO),) if words else ()
+            layers: NamedLayers = (
+                *zip(("runtime", "agent"), self._layers, strict=True),
+                ("instructions", PromptLayer(contributions=said)),
+                ("host", PromptLayer(contributions=self.overlay.contributions)),
+            )
+            contributions = tuple(layered([layer for _, layer in layers]))
+            own = ComposedPrompt(self.policy, self.overlay, self._layers, layers, contributions)
             if self.overlay is NO_OVERLAY:
                 host.shared_prompt = own
         self._prompt = own

@@ -16,8 +16,7 @@ from standfast.protocols.standard.plugin import StandardProtocol
 from standfast.runtime.dependencies import DepsFactory, checked_factory, needs_deps
 from standfast.tools.context import RunContext
 from standfast.tools.decorator import AnyTool, as_registered
-from standfast.tools.registry import ToolRegistry
-from standfast.tools.tool_table import ToolSource
+from standfast.tools.registry import ToolRegistry, ToolSource
 
 if TYPE_CHECKING:
     from standfast.runtime.output_type import OutputType
@@ -55,7 +54,11 @@ class AgentDefinition(Generic[Deps, Output]):
         self.protocol = _checked_protocol(protocol)
         if isinstance(plugins, str) or not isinstance(plugins, Iterable):
             raise InvalidArgument("plugins= takes a list of plugins", hint="plugins=[Plan()]")
-        self.plugins = [_resolved_plugin(one) for one in plugins]
+        self.plugins: list[PluginFactory] = []
+        if given_plugins := list(plugins):
+            from standfast.plugins.discovery import resolve_plugin  # only agents with plugins need it
+
+            self.plugins = [resolve_plugin(one) for one in given_plugins]
         self.system = as_layer(system)
         self.model = _checked_model(model)
         self.name = _checked_name(name, "an agent")
@@ -79,10 +82,18 @@ class AgentDefinition(Generic[Deps, Output]):
         self.deps_type = deps_type
         self.deps: DepsFactory[Any] | None = checked_factory(deps)
         self.needs_deps = needs_deps(deps_type)
-        self.output_type = None if output_type is str else _checked_output_type(output_type)
+        self.output_type: OutputType | None = None
+        if output_type is not str:
+            from standfast.runtime.output_type import OutputType  # not needed by agents that answer with text
+
+            self.output_type = OutputType(output_type)
         self.limits = checked_limits(limits) or UsageLimits()
         self.settings = dict(settings or {})
-        self.prompts = {} if prompts is None else _checked_prompts(prompts)
+        self.prompts: dict[str, PromptTemplate] = {}
+        if prompts is not None:
+            from standfast.runtime.prompt_templates import prompt_templates  # only MCP clients use them
+
+            self.prompts = prompt_templates(prompts)
         self.opened_models: dict[str, ModelProvider] = {}
         """The models opened for runs without a runtime; they stay open."""
 
@@ -136,24 +147,6 @@ def _checked_protocol(protocol: object) -> PluginFactory:
             f"protocol {protocol!r} is unknown", hint='use protocol="standard", protocol="code", or a plugin'
         )
     return as_factory(protocol)
-
-
-def _resolved_plugin(plugin: object) -> PluginFactory:
-    from standfast.plugins.discovery import resolve_plugin  # only agents with plugins need it
-
-    return resolve_plugin(plugin)
-
-
-def _checked_output_type(type_: Any) -> OutputType:
-    from standfast.runtime.output_type import OutputType  # not needed by agents that answer with text
-
-    return OutputType(type_)
-
-
-def _checked_prompts(prompts: Mapping[str, str]) -> dict[str, PromptTemplate]:
-    from standfast.runtime.prompt_templates import prompt_templates  # only MCP clients use them
-
-    return prompt_templates(prompts)
 
 
 def _checked_model(model: object) -> Any:

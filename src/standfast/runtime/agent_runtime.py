@@ -37,12 +37,10 @@ from standfast.providers.prices import Prices, PriceTable
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.agent_session import Session, decide_call
 from standfast.runtime.dependencies import DepsFactory, checked_factory
-from standfast.runtime.host.background import BackgroundServices
+from standfast.runtime.host.background import BackgroundServices, RecoveryLoop
 from standfast.runtime.host.tasks import Tasks
 from standfast.runtime.sessions.directory import SessionDirectory, agents_by_name
-from standfast.runtime.sessions.live_session import LiveSession
-from standfast.runtime.sessions.recovery import RecoveryLoop
-from standfast.runtime.sessions.turn_slots import TurnSlots
+from standfast.runtime.sessions.live_session import LiveSession, TurnSlots
 from standfast.runtime.turn import Turn
 from standfast.runtime.turns.turn_runner import TurnRunner
 from standfast.sandbox.engine_kinds import KINDS, CodeEngines
@@ -250,7 +248,7 @@ class Runtime:
 
         directory.hosts_of = hosts_of
         self._directory, self._background = directory, background
-        self._recovery = RecoveryLoop(directory, background.recover)
+        self._recovery = RecoveryLoop(directory, background)
         await self._recovery.check_clock()
         self._recovering = asyncio.get_running_loop().create_task(self._recovery.run())
         directory.relay.open(directory.kept_feed)

@@ -41,7 +41,7 @@ from standfast.runtime.sessions.observation import (
 )
 from standfast.runtime.turn import Turn, TurnRequest, new_turn_id
 from standfast.tools.registered_tool import ARGS, from_native, is_positional
-from standfast.tools.tool_table import ToolProvider
+from standfast.tools.registry import ToolProvider
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -565,7 +565,7 @@ class Session(Generic[Output, Deps]):
     async def cursor(self) -> Cursor:
         """Return the current position, for `observe`."""
         head = await self.head()
-        return Cursor(head.depth, self._directory.services.settings.epoch, self._live.feed.last_seq)
+        return Cursor(head.depth, self._directory.services.settings.epoch, self._live.events.feed.last_seq)
 
     def observe(self, after: Cursor | str | None = None) -> AsyncIterator[Observed]:
         """Yield everything after a cursor: committed nodes, then live events. The iterator never ends."""

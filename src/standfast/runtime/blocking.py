@@ -61,7 +61,7 @@ class BlockingSandbox(SandboxFacade):
         runs, self._opened = self._opened, None
         if runs is not None:
             runs.close()
-        for source in self.registry.connected:  # on a thread, which has no running loop
+        for source, _ in self.registry.connected.values():  # on a thread, which has no running loop
             closing = threading.Thread(target=asyncio.run, args=(source.close(),))
             closing.start()
             closing.join()

@@ -69,8 +69,10 @@ from standfast.runtime.sessions.approvals import (
     get_approval,
     list_approvals,
 )
+from standfast.sandbox.engine_kinds import SandboxConfig
 from standfast.sandbox.run_errors import cancelled_error, too_slow, under_way_error
 from standfast.sandbox.snapshots import PausedTurn
+from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.settlement import request_digest, settle_failure
 from standfast.tools.threads import run_blocking
 
@@ -126,7 +128,7 @@ class CodeRuns:
         try:
             code = request.code
             if request.inputs or not code.isascii() or len(code) > self.services.config.max_code_bytes:
-                self._check_request(request)
+                _check_request(request, self.services.config)
             if request.validate_only:
                 return run_blocking(self._validate(request))
             return run_blocking(self._run(request, control or RunControl()))
@@ -433,7 +435,7 @@ class CodeRuns:
         session = await self.sessions.get(approval.session_id)
         with session.lock:
             if decision.approved and approval.state is ApprovalState.PENDING:
-                self._check_contract(approval)
+                _check_contract(self.services.registry.get(approval.capability), approval)
             decided: ApprovalAlreadyDecided | None = None
             try:
                 await decide(self._store, now, approval, decision, self._edited)
@@ -454,17 +456,6 @@ class CodeRuns:
                 if resumed is None:
                     raise
                 return await self._repeat(session, resumed, control)
-
-    def _check_contract(self, approval: Approval) -> None:
-        """Raise if the tool's contract has changed since the request, before the decision is stored."""
-        tool = self.services.registry.get(approval.capability)
-        if tool is None or approval.binding != bind_approval(approval, tool.digest):
-            raise SnapshotRefused(
-                Code.SNAPSHOT_CAPABILITY_MISMATCH,
-                f"{approval.capability}() is not registered with the contract that the approval is for",
-                hint="register the tools the run was started with (on the command line: --tools, --mount, "
-                "--allow-host)",
-            )
 
     async def _edited(self, approval: Approval, decision: Decision) -> Arguments:
         args = approval.args if decision.args is None else decision.args
@@ -565,26 +556,37 @@ class CodeRuns:
             error=error,
         )
 
-    def _check_request(self, request: RunRequest) -> None:
-        """Raise if the code or the inputs are too large."""
-        config, code = self.services.config, request.code
-        size = len(code)
-        if size <= config.max_code_bytes and not code.isascii():
-            try:
-                size = len(code.encode())
-            except UnicodeEncodeError:
-                raise InvalidArgument("the code contains a lone surrogate") from None
-        if size > config.max_code_bytes:
-            raise RequestTooLarge(f"the code is {size} bytes, the limit is {config.max_code_bytes}")
-        if not request.inputs:
-            return
-        limit = config.max_input_bytes
+
+def _check_request(request: RunRequest, config: SandboxConfig) -> None:
+    """Raise if the code or the inputs are too large."""
+    code, size = request.code, len(request.code)
+    if size <= config.max_code_bytes and not code.isascii():
         try:
-            _, size = to_json(request.inputs, limit)
-        except ValueTooLarge as error:
-            raise RequestTooLarge(f"the inputs are too large: {error.limit}") from None
-        if size > limit:
-            raise RequestTooLarge(f"the inputs are {size} bytes, the limit is {limit}")
+            size = len(code.encode())
+        except UnicodeEncodeError:
+            raise InvalidArgument("the code contains a lone surrogate") from None
+    if size > config.max_code_bytes:
+        raise RequestTooLarge(f"the code is {size} bytes, the limit is {config.max_code_bytes}")
+    if not request.inputs:
+        return
+    limit = config.max_input_bytes
+    try:
+        _, size = to_json(request.inputs, limit)
+    except ValueTooLarge as error:
+        raise RequestTooLarge(f"the inputs are too large: {error.limit}") from None
+    if size > limit:
+        raise RequestTooLarge(f"the inputs are {size} bytes, the limit is {limit}")
+
+
+def _check_contract(tool: RegisteredTool | None, approval: Approval) -> None:
+    """Raise if the tool's contract has changed since the request, before the decision is stored."""
+    if tool is None or approval.binding != bind_approval(approval, tool.digest):
+        raise SnapshotRefused(
+            Code.SNAPSHOT_CAPABILITY_MISMATCH,
+            f"{approval.capability}() is not registered with the contract that the approval is for",
+            hint="register the tools the run was started with (on the command line: --tools, --mount, "
+            "--allow-host)",
+        )
 
 
 def _check_within(timeout_ms: int, check: Callable[[], list[Diagnostic]]) -> list[Diagnostic]:

@@ -102,7 +102,10 @@ class DataDir:
         if (given := os.environ.get(KEY_VARIABLE)) is not None:
             return key_from_text(given)
         if self.url is not None:
-            return _key_in_postgres(self.url)
+            _require_psycopg()
+            from standfast.store.postgres.installation import snapshot_key
+
+            return snapshot_key(self.url)
         try:
             return self._read_key() or self._make_key()
         except OSError as error:
@@ -236,13 +239,6 @@ def blobs_location(location: str | Path) -> str | None:
     """Return the location of a store's large blobs: `blobs=` in its URL, or `STANDFAST_BLOBS`, or None."""
     named = dict(parse_qsl(urlsplit(str(location)).query)).get("blobs") if is_url(location) else None
     return named or os.environ.get(BLOBS_VARIABLE) or None
-
-
-def _key_in_postgres(url: str) -> bytes:
-    _require_psycopg()
-    from standfast.store.postgres.installation import snapshot_key
-
-    return snapshot_key(url)
 
 
 def _require_psycopg() -> None:

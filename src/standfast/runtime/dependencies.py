@@ -188,7 +188,10 @@ class FactoryCall(msgspec.Struct, frozen=True):
         if is_async(factory):
             return await self._held_apart(lambda: factory(self.context))
         made = await self.services.threads.run(lambda: factory(self.context))
-        return await self._held_apart(lambda: made) if _is_open_ended(made) else HeldDeps(made)
+        needs_loop = inspect.isawaitable(made) or inspect.isasyncgen(made)
+        if needs_loop or isinstance(made, contextlib._AsyncGeneratorContextManager):
+            return await self._held_apart(lambda: made)
+        return HeldDeps(made)
 
     async def _held_apart(self, make: Callable[[], Any]) -> HeldDeps:
         """Create the deps on a loop of their own, which lives until the deps are released."""
@@ -230,14 +233,6 @@ class FactoryCall(msgspec.Struct, frozen=True):
             turn_id=self.context.turn_id,
             hint="fix the factory; the runtime calls it again later, and the turn is unchanged until then",
         )
-
-
-def _is_open_ended(made: object) -> bool:
-    return (
-        inspect.isawaitable(made)
-        or inspect.isasyncgen(made)
-        or isinstance(made, contextlib._AsyncGeneratorContextManager)
-    )
 
 
 async def _opened(made: Any) -> tuple[Any, AbstractAsyncContextManager[Any] | None]:

@@ -32,8 +32,7 @@ from standfast.tools.builtin.discovery import discovery_tools
 from standfast.tools.builtin.mounts import Mount, MountTable
 from standfast.tools.context import RunContext
 from standfast.tools.decorator import AnyTool, as_registered
-from standfast.tools.registry import ToolRegistry
-from standfast.tools.tool_table import ToolSource
+from standfast.tools.registry import ToolRegistry, ToolSource
 
 if TYPE_CHECKING:
     from standfast.runtime.code_runs import CodeRuns, CodeRuntime
@@ -284,7 +283,7 @@ class Sandbox(SandboxFacade):
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
             await runtime.close()
-        for source in self.registry.connected:
+        for source, _ in self.registry.connected.values():
             await source.close()
 
     # ── runs ─────────────────────────────────────────────────────────────────────────────────────

@@ -22,17 +22,25 @@ Rules
 2. A call that is answered immediately (`CellRequest.answer_now`) has no number and is not counted.
 3. A cell ends once. A stop after its end has no effect.
 4. `stop` and `hand_back` may be called from any thread, all other methods by one thread at a time.
+
+Layout of a suspended cell
+--------------------------
+magic `SFCELL1`, CRC-32 of the rest (u32), `PausedCell` as MessagePack. The layout is the same for every
+engine, with the engine's own dump in it. Cells suspended before it existed have a format of their engine;
+`read_former_cell` reads the part that those formats share.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import struct
 import threading
 import time
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -62,7 +70,6 @@ from standfast.ports.code_engine import (
     Touched,
 )
 from standfast.sandbox import run_errors
-from standfast.sandbox.paused_cell import MadeCall, PausedCell, decode_answer, decode_cell, encode_cell
 from standfast.sandbox.workers import Watchdog, WorkerSlots
 
 MAX_ARGUMENT_BYTES: Final = 32 << 20
@@ -71,8 +78,109 @@ MAX_ARGUMENT_VALUES: Final = 1_000_000
 NOTHING_PRINTED: Final = CellOutput("", "", False)
 FLOOD_FACTOR: Final = 16
 """A run that prints more than the limit times this factor is ended."""
+_MAGIC: Final = b"SFCELL1\n"
+_HEAD: Final = struct.Struct("<8sI")
+_SMALL_BYTES: Final = 64 << 10
+_KNOWN_STATES: Final = 32
 
+T = TypeVar("T")
 Answered = tuple[int, CallAnswer]
+
+
+class MadeCall(msgspec.Struct, frozen=True, array_like=True):
+    """A recorded call of a replayed cell, with its answer as JSON if it was answered immediately."""
+
+    digest: bytes
+    answer: bytes | None = None
+
+
+class PausedCell(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell that waits for calls.
+
+    `calls` are the stepper's ids of unanswered calls, by number; `at` is the number of the call that the code
+    stands at. `ready` are answers that the code could not take yet, by the stepper's ids. Answers are JSON
+    because its integers have no limit. `made` and `answers` are the record of a replayed cell.
+    """
+
+    dump: bytes = b""
+    calls: dict[int, int] = {}
+    at: int | None = None
+    ready: list[tuple[int, bytes]] = []
+    made: list[MadeCall] = []
+    answers: list[tuple[int, bytes]] = []
+    calls_made: int = 0
+    began_ms: int = 0
+    now_ms: int = 0
+    stdout: str = ""
+    stderr: str = ""
+    truncated: bool = False
+    wall_used_ms: int = 0
+    memory_peak_bytes: int | None = None
+
+
+def encode_cell(cell: PausedCell) -> bytes:
+    body = msgspec.msgpack.encode(cell)
+    return _HEAD.pack(_MAGIC, zlib.crc32(body)) + body
+
+
+def decode_cell(data: bytes) -> PausedCell | None:
+    """Decode a cell that `encode_cell` wrote; return None if *data* has another format."""
+    if not data.startswith(_MAGIC):
+        return None
+    body = data[_HEAD.size :]
+    if len(data) < _HEAD.size or _HEAD.unpack_from(data)[1] != zlib.crc32(body):
+        raise corrupt("suspended cell", "its checksum does not match")
+    return decoded(PausedCell, body, "suspended cell")
+
+
+def read_former_cell(data: bytes, dump: bytes) -> PausedCell:
+    """Decode the common part of a former format; *dump* is the engine's part."""
+    return msgspec.structs.replace(decoded(PausedCell, data, "suspended cell"), dump=dump)
+
+
+def decode_answer(data: bytes) -> CallAnswer:
+    """Decode an answer that was stored with a cell."""
+    what = "recorded answer of a suspended cell"
+    return decoded(CallAnswer, data, what, decode=msgspec.json.decode)
+
+
+def decoded(
+    kind: type[T], data: bytes | memoryview, what: str, *, decode: Callable[..., T] = msgspec.msgpack.decode
+) -> T:
+    """Decode stored bytes; raise `SnapshotRefused`, which names them *what*, if they are damaged."""
+    # No `Decoder`: in most processes, creating one takes longer than all decoding.
+    try:
+        return decode(data, type=kind)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise corrupt(what, str(error)) from None
+
+
+def corrupt(what: str, why: str) -> SnapshotRefused:
+    return SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the {what} cannot be read: {why}")
+
+
+class StateReader(Generic[T]):
+    """Decodes states and caches small ones: most cells begin with the state that the previous cell stored."""
+
+    def __init__(self, decode: Callable[[bytes], T]) -> None:
+        self._decode = decode
+        self.known: dict[bytes, T] = {}
+
+    def __call__(self, data: bytes) -> T:
+        if len(data) > _SMALL_BYTES:
+            return self._decode(data)
+        known = self.known.get(data)
+        if known is None:
+            known = self._decode(data)
+            self.remember(data, known)
+        return known
+
+    def remember(self, data: bytes, state: T) -> None:
+        """Cache *state*, which was encoded as *data*, if *data* is small."""
+        if len(data) <= _SMALL_BYTES:
+            if len(self.known) >= _KNOWN_STATES:
+                self.known = {}
+            self.known[data] = state
 
 
 class Diverged(Exception):
@@ -204,7 +312,9 @@ class SteppedCell:
         self.request = request
         self._engine = engine
         self._limits = request.limits
-        self.output = Output(request.limits.max_stdout_bytes, self._flooded)
+        self.output = Output(
+            request.limits.max_stdout_bytes, lambda: self.stop(run_errors.stdout_error(self._limits))
+        )
         self.stopped: ErrorObject | None = None
         self._was_paused = False
         self._made = self._wall_before_ms = 0
@@ -483,9 +593,6 @@ class SteppedCell:
     def _measure(self) -> None:
         if (peak := self._stepper.memory_peak_bytes()) is not None:
             self._memory_peak = max(peak, self._memory_peak or 0)
-
-    def _flooded(self) -> None:
-        self.stop(run_errors.stdout_error(self._limits))
 
     def _time_is_over(self) -> None:
         error = run_errors.wall_error(self._limits)

@@ -72,21 +72,18 @@ class JwtAuth:
                 audience=self._audience,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
-            return self._credential(claims)
+            given = claims.get(self._scope_claim, "")
+            scopes: Iterable[Any] = given.split() if isinstance(given, str) else given
+            tenant = "" if self._tenant_claim is None else claims.get(self._tenant_claim, "")
+            return Credential(
+                id=f"jwt:{str(claims['sub'])[:200]}",
+                name=str(claims.get("email", ""))[:100],
+                tenant=checked_tenant(str(tenant)),
+                scopes=frozenset(str(one) for one in scopes if one in GRANTED),
+                expires_at=int(claims["exp"]) * 1000,
+            )
         except (jwt.PyJWTError, InvalidArgument):
             return None
-
-    def _credential(self, claims: dict[str, Any]) -> Credential:
-        given = claims.get(self._scope_claim, "")
-        scopes: Iterable[Any] = given.split() if isinstance(given, str) else given
-        tenant = "" if self._tenant_claim is None else claims.get(self._tenant_claim, "")
-        return Credential(
-            id=f"jwt:{str(claims['sub'])[:200]}",
-            name=str(claims.get("email", ""))[:100],
-            tenant=checked_tenant(str(tenant)),
-            scopes=frozenset(str(one) for one in scopes if one in GRANTED),
-            expires_at=int(claims["exp"]) * 1000,
-        )
 
     async def _key(self, key_id: str) -> Any:
         """Return the provider's key with this id, fetching the key set if it is stale or lacks the id."""

@@ -102,24 +102,20 @@ class McpResponse(Response):
         await call.server.mcp.handle(scope, receive, send_on, CredentialCaller(call), call.credential.id)
 
 
-def _mounted(call: Call) -> Any:
-    try:
-        from standfast.mcp.mount import McpMount
-        from standfast.mcp.serving import McpService
-    except ImportError:
-        raise ServiceUnavailable(
-            "MCP", "this server lacks the MCP SDK: pip install 'standfast[mcp]'"
-        ) from None
-    server = call.server
-    agents = tuple(server.agents.values())
-    service = McpService(server.sandbox, server.runtime, agents, trace_file=server.trace_file)
-    return McpMount(service, max_body_bytes=server.limiter.limits.body_bytes)
-
-
 async def serve_mcp(call: Call) -> Response:
     """Handle a request of the Model Context Protocol."""
-    if call.server.mcp is None:
-        call.server.mcp = _mounted(call)
+    server = call.server
+    if server.mcp is None:
+        try:
+            from standfast.mcp.mount import McpMount
+            from standfast.mcp.serving import McpService
+        except ImportError:
+            raise ServiceUnavailable(
+                "MCP", "this server lacks the MCP SDK: pip install 'standfast[mcp]'"
+            ) from None
+        agents = tuple(server.agents.values())
+        service = McpService(server.sandbox, server.runtime, agents, trace_file=server.trace_file)
+        server.mcp = McpMount(service, max_body_bytes=server.limiter.limits.body_bytes)
     return McpResponse(call)
 
 

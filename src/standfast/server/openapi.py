@@ -73,18 +73,30 @@ _SECURITY: Final = {
 }
 
 
+_SECURITY: Final[dict[Scope, list[dict[str, list[str]]]]] = {
+    Scope.PUBLIC: [],
+    Scope.SIGNED: [{"signature": []}],
+}
+"""The schemes of scopes that need no credential."""
+
+
 def _operation(route: Route, made: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
     words = cleandoc(route.handler.__doc__ or "").split("\n\n")
+    text, names = {"type": "string"}, re.findall(r"{(\w+)}", route.path)
+    in_path = {name: {"type": "string", "pattern": PATH_PATTERNS[name]} for name in names}
     operation: dict[str, Any] = {
         "operationId": route.handler.__name__,
         "summary": words[0].replace("\n", " "),
         "parameters": [
-            *_path_parameters(route),
+            *({"name": name, "in": "path", "required": True, "schema": one} for name, one in in_path.items()),
             *_query_parameters(route, made, components),
-            *_headers(route),
+            *(
+                {"name": name, "in": "header", "required": False, "description": words, "schema": text}
+                for name, words in route.headers.items()
+            ),
         ],
         "responses": _responses(route, made),
-        "security": _security(route.scope),
+        "security": _SECURITY.get(route.scope, [{"token": []}, {"cookie": []}]),
         "x-standfast-scope": str(route.scope),
     }
     if len(words) > 1:
@@ -132,28 +144,6 @@ def _responses(route: Route, made: dict[str, Any]) -> dict[str, Any]:
     return {str(route.status): good, **more, "default": problem}
 
 
-def _security(scope: Scope) -> list[dict[str, list[str]]]:
-    match scope:
-        case Scope.PUBLIC:
-            return []
-        case Scope.SIGNED:
-            return [{"signature": []}]
-        case _:
-            return [{"token": []}, {"cookie": []}]
-
-
-def _path_parameters(route: Route) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "in": "path",
-            "required": True,
-            "schema": {"type": "string", "pattern": PATH_PATTERNS[name]},
-        }
-        for name in re.findall(r"{(\w+)}", route.path)
-    ]
-
-
 def _query_parameters(route: Route, made: dict[str, Any], components: dict[str, Any]) -> list[dict[str, Any]]:
     if route.query is None:
         return []
@@ -175,13 +165,6 @@ def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
     if None in kept.get("enum", ()):
         kept["enum"] = [one for one in kept["enum"] if one is not None]
     return kept
-
-
-def _headers(route: Route) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "in": "header", "required": False, "description": words, "schema": {"type": "string"}}
-        for name, words in route.headers.items()
-    ]
 
 
 def _key(kind: Any) -> str:

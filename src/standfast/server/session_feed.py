@@ -54,9 +54,11 @@ class SessionFeed:
         await self._start()
         bell, seq = EventSignal(), self._last
         if after is not None:
-            epoch, number = _parse(after)
-            if epoch == self._epoch and self._oldest - 1 <= number <= self._last:
-                seq = number
+            epoch, dot, place = after.partition(".")
+            if not dot or not place.isascii() or not place.isdigit() or len(place) > 18:
+                raise InvalidArgument(f"{after[:80]!r} is not a cursor of this stream")
+            if epoch == self._epoch and self._oldest - 1 <= int(place) <= self._last:
+                seq = int(place)
             else:
                 yield self._cursor(seq), SessionEvent(session_id=None, event=Gap())
         self._bells.append(bell)
@@ -150,10 +152,3 @@ class SessionFeed:
             with suppress(asyncio.CancelledError):
                 await self._looking
             self._looking = None
-
-
-def _parse(cursor: str) -> tuple[str, int]:
-    epoch, dot, number = cursor.partition(".")
-    if not dot or not number.isascii() or not number.isdigit() or len(number) > 18:
-        raise InvalidArgument(f"{cursor[:80]!r} is not a cursor of this stream")
-    return epoch, int(number)

@@ -50,7 +50,10 @@ def copy_store(
     source: SqlDatabase, target: SqlDatabase, name: str, now_ms: int, is_dead: Callable[[str], bool]
 ) -> Copied:
     """Copy *source* to *target*. *name* identifies the source if the copy is interrupted and resumed."""
-    _require_rest(source, now_ms, is_dead)
+    sql = "SELECT id, owner FROM sessions WHERE owner IS NOT NULL AND until_ms > ?"
+    for session_id, owner in source.read_consistently(lambda db: db.execute(sql, (now_ms,)).fetchall()):
+        if not is_dead(owner):
+            raise SessionBusy(session_id, owner)
     _claim(target, name, now_ms)
     copied = sum(_copy_table(source, target, table) for table in TABLES)
     target.write(lambda db: db.skip_used_keys())
@@ -59,13 +62,6 @@ def copy_store(
     if source.read_consistently(lambda db: records.plugin_record(db, *records.FOLDER)) is not None:
         source.write(lambda db: records.put_plugin_record(db, *records.FOLDER, None, now_ms))
     return Copied(rows=rows, copied=copied)
-
-
-def _require_rest(source: SqlDatabase, now_ms: int, is_dead: Callable[[str], bool]) -> None:
-    sql = "SELECT id, owner FROM sessions WHERE owner IS NOT NULL AND until_ms > ?"
-    for session_id, owner in source.read_consistently(lambda db: db.execute(sql, (now_ms,)).fetchall()):
-        if not is_dead(owner):
-            raise SessionBusy(session_id, owner)
 
 
 def _claim(target: SqlDatabase, name: str, now_ms: int) -> None:

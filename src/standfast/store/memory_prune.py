@@ -27,7 +27,11 @@ def prune(tables: Tables, request: PruneRequest) -> Pruned:
         _prune_segments(tables, request)
     for row in tables.sessions.values():
         tables.sweep_states(row)
-    _prune_blobs(tables)
+    unnamed = {digest.encode() for digest in tables.blobs}
+    for text in _texts(tables) if unnamed else ():
+        unnamed.difference_update(rules.blob_digests(text))
+    for digest in unnamed:
+        del tables.blobs[digest.decode()]
     return Pruned(
         sessions=sessions,
         segments=segments - len(tables.graph.segments),
@@ -105,14 +109,6 @@ def _prune_segments(tables: Tables, request: PruneRequest) -> None:
     tables.drop_segments(gone)
     for row in tables.sessions.values() if gone else ():
         row.segments[:] = [segment_id for segment_id in row.segments if segment_id not in gone]
-
-
-def _prune_blobs(tables: Tables) -> None:
-    unnamed = {digest.encode() for digest in tables.blobs}
-    for text in _texts(tables) if unnamed else ():
-        unnamed.difference_update(rules.blob_digests(text))
-    for digest in unnamed:
-        del tables.blobs[digest.decode()]
 
 
 def _texts(tables: Tables) -> Iterator[bytes]:

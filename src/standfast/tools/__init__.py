@@ -3,8 +3,7 @@
 from standfast.tools.decorator import Tool, as_registered, collect_tools, tool
 from standfast.tools.dispatch import Dispatcher
 from standfast.tools.registered_tool import RegisteredTool
-from standfast.tools.registry import ToolRegistry
-from standfast.tools.tool_table import StaticTools
+from standfast.tools.registry import StaticTools, ToolRegistry
 
 __all__ = [
     "Dispatcher",

@@ -15,8 +15,8 @@ from standfast.model.capability import ApprovalPolicy, Capability, SideEffect
 from standfast.model.limits import CapabilityLimits
 from standfast.tools.context import RunContext
 from standfast.tools.registered_tool import OnInterrupted, OnTimeout, RegisteredTool, ToolLoop, owner_of
+from standfast.tools.registry import ToolSource
 from standfast.tools.schema import read_signature
-from standfast.tools.tool_table import ToolSource
 
 P = ParamSpec("P")
 R = TypeVar("R")

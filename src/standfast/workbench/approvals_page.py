@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Annotated, Final, Literal
+from urllib.parse import quote
 
 import htpy as h
 import msgspec
@@ -47,10 +48,11 @@ async def approvals_page(call: Call) -> Response:
     found = [one for one in await _requests(call, asked.state) if _has(one, asked.q)]
     shown = found[asked.skip : asked.skip + _PAGE]
     now_ms, decides = call.runtime.now_ms(), call.credential.allows(Scope.APPROVE)
-    place = f"/approvals?state={asked.state}&q={_quoted(asked.q)}"
+    place = f"/approvals?state={asked.state}&q={quote(asked.q, safe='')}"
+    total = f"{count(len(found), 'request')} {'waiting' if asked.state == 'pending' else 'decided'}"
     agents = {one.session_id: await _agent(call, one) for one in shown}
     main = [
-        h.header(".top")[h.h1["Approvals"], h.p("#total.muted")[_summary(asked, len(found))]],
+        h.header(".top")[h.h1["Approvals"], h.p("#total.muted")[total]],
         tabs("/approvals" if asked.state == "pending" else "/approvals?state=decided"),
         h.form(
             ".filters",
@@ -86,16 +88,6 @@ async def approvals_page(call: Call) -> Response:
         ),
     ]
     return await page(call, title="Approvals", place="approvals", main=main, stream="/live")
-
-
-def _quoted(text: str) -> str:
-    from urllib.parse import quote
-
-    return quote(text, safe="")
-
-
-def _summary(asked: InboxQuery, found: int) -> str:
-    return f"{count(found, 'request')} {'waiting' if asked.state == 'pending' else 'decided'}"
 
 
 def _pages(place: str, skip: int, found: int) -> h.Node:

@@ -17,7 +17,7 @@ Rules
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -81,12 +81,8 @@ def find_lines(code: str, made: Sequence[CallText]) -> list[int | None]:
         if following:
             leads = {one for one in forward[place] if (flow.after[one] | flow.anywhere) & following}
             forward[place] = leads or forward[place]
-    return [_only_line(sites[one].line for one in places) for places in forward]
-
-
-def _only_line(lines: Iterable[int]) -> int | None:
-    found = set(lines)
-    return found.pop() if len(found) == 1 else None
+    lines = [{sites[one].line for one in places} for places in forward]
+    return [found.pop() if len(found) == 1 else None for found in lines]
 
 
 def _fits(site: _Site, made: CallText) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import htpy as h
+from markupsafe import Markup
 
 from standfast.model.call_history import CallHistory
-from standfast.model.message import AttachmentPart
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.session_views import SessionExport, export_session, known_session
 from standfast.workbench.conversation import turns_of
@@ -30,22 +30,14 @@ async def export_html(runtime: Runtime, session_id: str) -> str:
     """Return a session with its whole history as one HTML page. Raise `SessionNotFound` if there is none."""
     exported = await export_session(runtime, session_id)
     now = await read_now(runtime, session_id)
-    images = await _images(runtime, session_id, exported.attachments)
-    made = await read_made(runtime, exported.turns, exported.nodes)
-    return render_export(exported, now, images, made, runtime.now_ms())
-
-
-async def _images(
-    runtime: Runtime, session_id: str, attachments: tuple[AttachmentPart, ...]
-) -> dict[str, str]:
-    """Return the session's images as data URLs, by digest."""
-    session, found, left = await known_session(runtime, session_id), dict[str, str](), MAX_IMAGES_BYTES
-    for part in attachments:
+    session, images, left = await known_session(runtime, session_id), dict[str, str](), MAX_IMAGES_BYTES
+    for part in exported.attachments:
         if part.media_type in IMAGES and part.size <= left:
             left -= part.size
             data = base64.b64encode(await session.attachment(part.digest)).decode()
-            found[part.digest] = f"data:{part.media_type};base64,{data}"
-    return found
+            images[part.digest] = f"data:{part.media_type};base64,{data}"
+    made = await read_made(runtime, exported.turns, exported.nodes)
+    return render_export(exported, now, images, made, runtime.now_ms())
 
 
 def render_export(
@@ -73,7 +65,8 @@ def render_export(
                 h.title[f"{exported.head.session_id} · Standfast"],
                 h.meta(name="viewport", content="width=device-width, initial-scale=1"),
                 h.meta(name="color-scheme", content="light dark"),
-                h.style[_raw(style)],
+                # Unescaped, because the policy lists the digest of its exact text.
+                h.style[Markup(style)],  # noqa: S704 - a file of this package
             ],
             h.body(".bare.export")[
                 h.main("#main")[
@@ -96,10 +89,3 @@ def render_export(
             ],
         ]
     )
-
-
-def _raw(style: str) -> h.Node:
-    """Return our style sheet unescaped, because the policy lists the digest of its exact text."""
-    from markupsafe import Markup
-
-    return Markup(style)  # noqa: S704 - a file of this package

@@ -27,8 +27,9 @@ async def grants_page(call: Call) -> Response:
     now_ms, decides = call.runtime.now_ms(), call.credential.allows(Scope.APPROVE)
     found = [one for one in await call.runtime.grants() if one.tenant == call.tenant]
     found.sort(key=lambda one: (not one.is_in_force(now_ms), -one.given_at))
+    in_force = count(sum(one.is_in_force(now_ms) for one in found), "grant")
     main = [
-        h.header(".top")[h.h1["Approvals"], h.p("#total.muted")[_summary(found, now_ms)]],
+        h.header(".top")[h.h1["Approvals"], h.p("#total.muted")[f"{in_force} in force"]],
         tabs("/grants"),
         live_part(
             "grants",
@@ -44,10 +45,6 @@ async def grants_page(call: Call) -> Response:
         ),
     ]
     return await page(call, title="Grants", place="approvals", main=main, stream="/live")
-
-
-def _summary(found: list[Grant], now_ms: int) -> str:
-    return f"{count(sum(one.is_in_force(now_ms) for one in found), 'grant')} in force"
 
 
 def _grant_html(grant: Grant, now_ms: int, decides: bool) -> h.Element:

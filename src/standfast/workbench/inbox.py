@@ -38,22 +38,18 @@ class Inbox:
         if self._read_at <= max(self._forgotten_at, monotonic() - _KEPT_S):
             begun_at = monotonic()
             found = await runtime.approvals(pending=True)
-            await self._learn(runtime, {one.session_id for one in found} - self._owners.keys())
+            unknown = {one.session_id for one in found} - self._owners.keys()
+            if len(unknown) > _MANY:
+                heads = await runtime.sessions()
+            else:
+                heads = [head for one in unknown if (head := await runtime.store.head(one)) is not None]
+            self._owners.update({head.session_id: owner_of(head) for head in heads})
             if begun_at > self._read_at:
                 self._found, self._read_at = found, begun_at
         now = runtime.now_ms()
         return [
             one for one in self._found if now < one.expires_at and self._owners.get(one.session_id) == tenant
         ]
-
-    async def _learn(self, runtime: Runtime, unknown: set[str]) -> None:
-        if len(unknown) > _MANY:
-            self._owners.update({head.session_id: owner_of(head) for head in await runtime.sessions()})
-            return
-        for session_id in unknown:
-            head = await runtime.store.head(session_id)
-            if head is not None:
-                self._owners[session_id] = owner_of(head)
 
 
 _inboxes: WeakKeyDictionary[Runtime, Inbox] = WeakKeyDictionary()

@@ -12,7 +12,6 @@ import htpy as h
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
-    from markdown_it.token import Token
     from markdown_it.tree import SyntaxTreeNode
 
 MAX_CHARS: Final = 60_000
@@ -53,13 +52,10 @@ def plain_text(text: str, most: int = 400) -> str:
     if not _MARKUP.search(text[:most]):
         return text[:most]
     inline = (token for token in _parser().parse(text[:most]) if token.type in ("inline", "fence"))
-    return " ".join(_inline_text(token) for token in inline)
-
-
-def _inline_text(token: Token) -> str:
-    if not token.children:
-        return token.content
-    return "".join(" " if part.type.endswith("break") else part.content for part in token.children)
+    return " ".join(
+        "".join(" " if part.type.endswith("break") else part.content for part in token.children or (token,))
+        for token in inline
+    )
 
 
 def _children(node: SyntaxTreeNode) -> Iterator[h.Node]:

@@ -11,7 +11,6 @@ from standfast.model.outcome import Waiting
 from standfast.model.session import SessionHead, TurnRecord
 from standfast.model.task import TaskRecord
 from standfast.model.trigger import Trigger
-from standfast.ports.session_store import Pruned
 from standfast.runtime.http_values import Prune
 from standfast.runtime.operations import OperationsView
 from standfast.server.calls import Call, Route
@@ -132,17 +131,15 @@ def _stuck_table(stuck: list[TurnRecord], now_ms: int) -> h.Element:
         [
             _session(one.session_id),
             one.agent,
-            "its wait is over" if _waited(one) else "its process is gone",
+            "its wait is over"
+            if one.summary is not None and isinstance(one.summary.outcome, Waiting)
+            else "its process is gone",
             when(one.created_at, now_ms, " ago"),
         ]
         for one in stuck
     ]
     columns = ("Session", "Agent", "Why it could continue", "Started")
     return _table("Stuck turns", columns, rows, "None: every turn that can run is running.")
-
-
-def _waited(record: TurnRecord) -> bool:
-    return record.summary is not None and isinstance(record.summary.outcome, Waiting)
 
 
 def _tasks_table(tasks: list[TaskRecord], now_ms: int) -> h.Node:
@@ -226,11 +223,7 @@ async def prune(call: Call) -> Response:
         raise malformed(f"days must be one of {', '.join(_AGES)}, got {days[:20]!r}")
     call.body = Prune(older_than_s=int(days) * 86_400, branches=also == "branches", frames=also == "frames")
     done = await prune_store(call)
-    return respond(_pruned(done))
-
-
-def _pruned(done: Pruned) -> str:
-    return (
+    return respond(
         f"Deleted {count(done.sessions, 'session')}, {count(done.segments, 'segment')} and "
         f"{count(done.records, 'record')}; {size(done.bytes_freed)} freed."
     )

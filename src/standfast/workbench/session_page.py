@@ -67,6 +67,9 @@ async def session_page(call: Call) -> Response:
         return respond(window_html(window, options))
     now = await read_now(call.runtime, head.session_id)
     window = await read_window(call.runtime, head.session_id, now.head.leaf, now.head.depth)
+    agent = call.server.agents.get(head.agent)
+    runs_code = head.code is not None or (agent is not None and agent.protocol.id == "code")
+    variables = f"/sessions/{head.session_id}/variables"  # read when the section is opened
     main = [
         session_header(now, options.now_ms),
         session_tabs(head.session_id, ""),
@@ -74,23 +77,14 @@ async def session_page(call: Call) -> Response:
             h.div("#turns.conversation")[window_html(window, options)],
             current_html(now, LiveTurn(), options, call.credential.allows(Scope.APPROVE)),
         ],
-        _variables_html(head) if _runs_code(call, head) else None,
+        runs_code
+        and h.details(hx_get=variables, hx_trigger="toggle", hx_target="#variables")[
+            h.summary(".small")["Current variables"], h.div("#variables")
+        ],
         composer_html(call, now),
     ]
     stream = f"/sessions/{head.session_id}/stream?depth={now.head.depth}"
     return await page(call, title=head.session_id, place="sessions", main=main, stream=stream)
-
-
-def _runs_code(call: Call, head: SessionHead) -> bool:
-    agent = call.server.agents.get(head.agent)
-    return head.code is not None or (agent is not None and agent.protocol.id == "code")
-
-
-def _variables_html(head: SessionHead) -> h.Element:
-    """Render the code's variables, loaded when the section is opened."""
-    return h.details(
-        hx_get=f"/sessions/{head.session_id}/variables", hx_trigger="toggle", hx_target="#variables"
-    )[h.summary(".small")["Current variables"], h.div("#variables")]
 
 
 def options_for(call: Call, head: SessionHead) -> Options:

@@ -101,19 +101,18 @@ def _matching(heads: Iterable[SessionHead], asked: SessionsQuery, now_ms: int) -
     words = asked.q.lower().split()
     least = int(float(asked.cost) * NANO) if asked.cost else 0
     since = now_ms - _AGES[asked.age] if asked.age else 0
-    return [
-        head
-        for head in heads
-        if asked.agent in ("", head.agent)
-        and head.updated_at >= since
-        and _used(head).cost_nano_usd >= least
-        and all(word in _searched(head) for word in words)
-    ]
-
-
-def _searched(head: SessionHead) -> str:
-    task = "" if head.charter is None else head.charter.task
-    return f"{head.session_id} {head.agent} {head.model} {task} {head.forked_from or ''}".lower()
+    found = []
+    for head in heads:
+        task = "" if head.charter is None else head.charter.task
+        text = f"{head.session_id} {head.agent} {head.model} {task} {head.forked_from or ''}".lower()
+        if (
+            asked.agent in ("", head.agent)
+            and head.updated_at >= since
+            and _used(head).cost_nano_usd >= least
+            and all(word in text for word in words)
+        ):
+            found.append(head)
+    return found
 
 
 def _used(head: SessionHead) -> Usage:

@@ -233,7 +233,9 @@ def _hooks_table(hooks: list[HookInfo]) -> h.Node:
     rows: list[list[h.Node]] = [
         [
             h.code[kind],
-            " → ".join(map(_hook_text, found)),
+            " → ".join(
+                f"{one.plugin_id} ({one.priority:+d})" if one.priority else one.plugin_id for one in found
+            ),
             str(HOOKS[kind].on_failure).replace("_", " "),
         ]
         for kind, found in used.items()
@@ -244,10 +246,6 @@ def _hooks_table(hooks: list[HookInfo]) -> h.Node:
     return h.section(".stack")[
         h.h2["Hooks, in execution order"], data_table("Hooks", ("Hook", "Plugins", "If one fails"), rows)
     ]
-
-
-def _hook_text(hook: HookInfo) -> str:
-    return f"{hook.plugin_id} ({hook.priority:+d})" if hook.priority else hook.plugin_id
 
 
 ROUTES: Final = (

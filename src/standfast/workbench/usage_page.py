@@ -138,7 +138,11 @@ def _table(table: UsageTable, total: Usage) -> h.Element:
                 h.tbody[
                     [
                         h.tr[
-                            h.td(dir="auto")[_named(table.title, name)],
+                            h.td(dir="auto")[
+                                h.a(href=f"/sessions/{name}")[name]
+                                if table.title == "Session"
+                                else name or "unknown"
+                            ],
                             h.td(".share")[_share(used.cost_nano_usd if priced else used.total, whole)],
                             h.td(".n")[f"{used.calls:,}"],
                             h.td(".n")[tokens(used.input + used.cache_read + used.cache_write)],
@@ -151,10 +155,6 @@ def _table(table: UsageTable, total: Usage) -> h.Element:
             ]
         ],
     ]
-
-
-def _named(title: str, name: str) -> h.Node:
-    return h.a(href=f"/sessions/{name}")[name] if title == "Session" else name or "unknown"
 
 
 def _share(part: int, whole: int) -> h.Element:

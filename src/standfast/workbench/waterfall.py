@@ -81,10 +81,6 @@ def _bar(tree: SpanTree, depth: int, axis: TimeAxis) -> Bar:
     )
 
 
-def _is_open(tree: SpanTree) -> bool:
-    return tree.is_open or tree.record.status == "open"
-
-
 def _label(record: TraceRecord) -> str:
     if record.kind == "hook":
         return f"{record.name} · {record.plugin_id}"
@@ -98,7 +94,7 @@ def _label(record: TraceRecord) -> str:
 def _detail(tree: SpanTree, body: dict[str, Any]) -> str:
     """Return the status, the attempt, tokens and cost of a span."""
     record, words = tree.record, list[str]()
-    if _is_open(tree):
+    if tree.is_open or record.status == "open":
         words.append("still waiting" if record.kind == "wait" else "still running")
     elif record.kind == "wait":
         words.append(str(body.get("outcome") or record.status))

@@ -58,8 +58,7 @@ from standfast.model.session import TurnState
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.agent_session import Session
 from standfast.runtime.result import TurnResult
-from standfast.runtime.sessions.live_session import LiveSession
-from standfast.runtime.sessions.turn_slots import TurnSlots
+from standfast.runtime.sessions.live_session import LiveSession, TurnSlots
 from standfast.store.rules import turn_of_token
 from standfast.worker.restate_api import SERVICE, RestateApi
 
@@ -145,8 +144,8 @@ class SessionObject:
         async def take(session: Session[Any]) -> Answer:
             async with self._slot(self._runtime.live(session_id)):
                 answer = self._answer(await session.turn(request.prompt, idempotency_key=key).settled())
-            queued = answer["status"] != "waiting" and await self._has_queued(session_id)
-            return {**answer, "queued": queued}
+            inputs = [] if answer["status"] == "waiting" else await self._runtime.store.inputs(session_id)
+            return {**answer, "queued": any(item.kind == "queue" for item in inputs)}
 
         async def run() -> Answer:
             if (session := self._open_session(session_id, request)) is not None:
@@ -350,9 +349,6 @@ class SessionObject:
 
     def _due_ms(self, waits: tuple[Wait, ...]) -> int:
         return max(0, min(wait.due_at for wait in waits) - self._runtime.now_ms()) + 1
-
-    async def _has_queued(self, session_id: str) -> bool:
-        return any(item.kind == "queue" for item in await self._runtime.store.inputs(session_id))
 
     def _open_session(self, session_id: str, request: TurnSubmission) -> Session[Any] | None:
         """Return the session without reading the store, if it is open here with the requested agent."""

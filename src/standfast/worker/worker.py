@@ -31,7 +31,7 @@ from standfast.durable.process_identity import process_name
 from standfast.errors import NotConfigured, StandfastError
 from standfast.ports.session_store import SessionStore, TurnCounts
 from standfast.runtime.agent_runtime import Runtime
-from standfast.runtime.sessions.turn_slots import TurnSlots
+from standfast.runtime.sessions.live_session import TurnSlots
 from standfast.worker.health import Report, serve_health
 
 log: Final = logging.getLogger("standfast")

@@ -187,7 +187,7 @@ def test_cancelling_marks_the_record_then_ends_the_task_then_closes_the_record(p
             assert (after.state, job.ended, job.cancelled) == (TaskState.CANCELLED, True, 1)
             again = await stage.host.cancel_background_task("root", "job")
             assert again == after
-            events = of_kind(TaskChanged, [event for _, event in stage.session._live.feed.since(0)])
+            events = of_kind(TaskChanged, [event for _, event in stage.session._live.events.feed.since(0)])
             assert [event.record.state for event in events] == [
                 TaskState.RUNNING, TaskState.CANCEL_REQUESTED, TaskState.CANCELLED,
             ]  # fmt: skip
@@ -399,7 +399,9 @@ def test_cancelling_a_monitors_task_ends_its_processes(place: Place) -> None:
             assert status.state is MonitorState.STOPPED
             states = [
                 event.record.state
-                for event in of_kind(TaskChanged, [one for _, one in stage.session._live.feed.since(0)])
+                for event in of_kind(
+                    TaskChanged, [one for _, one in stage.session._live.events.feed.since(0)]
+                )
             ]
             assert states[0] is TaskState.RUNNING
             assert states[-1] is TaskState.CANCELLED

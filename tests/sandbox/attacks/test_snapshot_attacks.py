@@ -24,9 +24,9 @@ from standfast.model.limits import SessionLimits
 from standfast.model.session import SNAPSHOT_VERSION
 from standfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest
 from standfast.sandbox import snapshots
+from standfast.sandbox.cell_lifecycle import MadeCall, PausedCell, decode_cell, encode_cell
 from standfast.sandbox.cpython import state as python_state
 from standfast.sandbox.cpython.cell_engine import CPythonCells
-from standfast.sandbox.paused_cell import MadeCall, PausedCell, decode_cell, encode_cell
 from standfast.sandbox.quickjs import state as script_state
 from standfast.sandbox.quickjs.cell_engine import QuickJsCells
 from standfast.sandbox.quickjs.frames import Image

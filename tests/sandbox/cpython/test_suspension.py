@@ -11,10 +11,9 @@ import pytest
 from standfast.errors import Code, ErrorObject, InvalidArgument, SnapshotRefused
 from standfast.model.capability import GuestException
 from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
-from standfast.sandbox.cell_lifecycle import SteppedCell
+from standfast.sandbox.cell_lifecycle import MadeCall, PausedCell, SteppedCell, decode_cell, encode_cell
 from standfast.sandbox.cpython.cell_engine import CPythonCells
 from standfast.sandbox.cpython.state import decode_dump, encode_dump
-from standfast.sandbox.paused_cell import MadeCall, PausedCell, decode_cell, encode_cell
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ import pytest
 from standfast.errors import Code, ErrorObject, SnapshotRefused, StandfastError
 from standfast.model.capability import GuestException
 from standfast.ports.code_engine import CallAnswer, CellCall, CellPause
-from standfast.sandbox.paused_cell import decode_cell, encode_cell
+from standfast.sandbox.cell_lifecycle import decode_cell, encode_cell
 from standfast.sandbox.quickjs import state as stored
 from standfast.sandbox.quickjs.frames import Image
 

@@ -181,12 +181,14 @@ class StandardHost:
 
     def plain_cell(self, command: RunTool) -> EffectReady | None:
         """Return a reply's only cell if it has nothing but code, which needs no check."""
-        if not self._is_cell(command.call) or command.granted is not None or not command.ruled:
+        call = command.call
+        is_cell = call.name == self._cell_tool and not call.parent
+        if not is_cell or command.granted is not None or not command.ruled:
             return None
         given = _arguments(command)
         code = given.get("code")
         is_plain = isinstance(code, str) and len(given) == 1 and len(code) < _MAX_PLAIN_CHARS
-        if not is_plain or (self._turn.machine.code is None and _is_second_cell(self._turn, command.call)):
+        if not is_plain or (self._turn.machine.code is None and _is_second_cell(self._turn, call)):
             return None
         return EffectReady(command, True, None, pure=True)
 
@@ -226,7 +228,7 @@ class StandardHost:
         return await self._judged(command, prepared) if isinstance(prepared, EffectSettled) else prepared
 
     async def _checked(self, tool: RegisteredTool, command: RunTool, begun: bool) -> Prepared:
-        is_cell = self._is_cell(command.call)
+        is_cell = command.call.name == self._cell_tool and not command.call.parent
         if is_cell and _is_second_cell(self._turn, command.call):
             error = ErrorObject(
                 code=Code.INVALID_ARGUMENT,
@@ -359,9 +361,6 @@ class StandardHost:
                 return own
         return turn.preamble.own.get(call.name) or turn.session.find_tool(call.name)
 
-    def _is_cell(self, call: ToolCall) -> bool:
-        return not call.parent and call.name == self._cell_tool
-
     def _known(self, command: RunTool, settled: SettledCall) -> EffectSettled:
         return EffectSettled(as_input(command.call.call_id, settled, self._turn.services.clock.now_ms()))
 
@@ -395,7 +394,7 @@ class StandardHost:
 
     def start(self, ready: EffectReady, deliver: Deliver) -> None:
         call = ready.command.call
-        if self._is_cell(call):
+        if call.name == self._cell_tool and not call.parent:
             assert self._cells is not None
             self._cells.resume(ContinueCell(call, _executed_with(ready.command), (), (), 0), deliver)
             return

@@ -15,6 +15,7 @@ import msgspec
 from standfast.errors import ModelError, StandfastError
 from standfast.graph.history import has_attachments
 from standfast.machine.inputs import ModelFailed, ModelReplied
+from standfast.model.canonical import digest_bytes
 from standfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetracted, TextStreamed
 from standfast.model.message import (
     InputPart,
@@ -25,14 +26,18 @@ from standfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from standfast.model.prompt_record import Reading
+from standfast.model.prompt_record import PromptRecord, Reading
 from standfast.plugins.contexts import StreamKind
-from standfast.plugins.prompt_records import PromptSource, recorded_settings
 from standfast.plugins.turn_hooks import TurnContext, apply_view, reply_broken_off
 from standfast.ports import model_provider
 
 _CHUNKS_PER_YIELD: Final = 64
 """Chunks read in a row before other tasks on the loop may run."""
+
+_MAX_RECORDS: Final = 8
+"""How many records of prompts are remembered for the sessions of an agent."""
+_STORE_AGAIN_MS: Final = 3_600_000
+"""After this time a record is stored again: it may have been deleted with the only session that used it."""
 
 
 class ReadReply(msgspec.Struct, frozen=True):
@@ -199,16 +204,19 @@ class ModelCall:
             return digest
         if not turn.services.keeps_journals:
             return ""
-        source = PromptSource(
-            turn.layers,
-            turn.preamble.prompt,
-            request.tools,
-            request.output_schema,
-            recorded_settings(request.settings),
-            self.reading,
+        settings, headers = request.settings, request.settings.get("extra_headers")
+        if isinstance(headers, dict) and headers:  # their values may be API keys
+            settings = {**settings, "extra_headers": dict.fromkeys(headers, "[redacted]")}
+        record = PromptRecord(
+            layers=turn.layers,
+            protocol=turn.preamble.prompt,
+            tools=request.tools,
+            output_schema=request.output_schema,
+            settings=settings,
+            reading=self.reading,
         )
-        records = turn.session.plugins.host.prompt_records
-        digest = records.digest_of(source, turn.services.clock.boot_ms(), turn.hooks.keep_blob)
+        stored = turn.session.plugins.host.prompt_records
+        digest = _stored_digest(stored, record, turn.services.clock.boot_ms(), turn.hooks.keep_blob)
         turn.recorded = (request.tools, request.settings, digest)
         return digest
 
@@ -317,3 +325,29 @@ def _checked(reply: object) -> model_provider.ReplyEnded:
     except UnicodeEncodeError:
         raise ModelError("the model's reply is not Unicode text", retryable=True) from None
     return reply
+
+
+class _StoredRecord(msgspec.Struct):
+    record: PromptRecord
+    digest: str
+    data: bytes
+    stored_ms: int
+
+
+def _stored_digest(
+    stored: list[_StoredRecord], record: PromptRecord, now_ms: int, keep: Callable[[bytes], str]
+) -> str:
+    """Return the digest of *record*; *keep* stores its bytes with the next write of the turn if need be."""
+    for place, one in enumerate(stored):
+        if one.record == record:
+            if place:
+                stored.insert(0, stored.pop(place))
+            if now_ms - one.stored_ms >= _STORE_AGAIN_MS:
+                keep(one.data)
+                one.stored_ms = now_ms
+            return one.digest
+    data = msgspec.json.encode(record)
+    keep(data)
+    stored.insert(0, _StoredRecord(record, digest_bytes(data), data, now_ms))
+    del stored[_MAX_RECORDS:]
+    return stored[0].digest

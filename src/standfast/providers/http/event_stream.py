@@ -135,7 +135,9 @@ class ReplyStream:
             chunks = aiter(response.stream)
             assert isinstance(chunks, AsyncGenerator)
             self._chunks = chunks
-        if not response.is_success or not _is_event_stream(response):
+        # A response without a content type may be events. Do not pass the type on: it may hold the key.
+        kind = response.headers.get("content-type", EVENT_STREAM).partition(";")[0].strip().lower()
+        if not response.is_success or kind != EVENT_STREAM:
             self._timer.limit_all("between_chunks_s", min(_ERROR_BODY_S, self._deadlines.between_chunks_s))
             self._next = self._chunks.__anext__
             raise explain(response.status_code, response.headers, await self._read_up_to(MAX_ERROR_BYTES))
@@ -213,9 +215,3 @@ class ReplyStream:
                 with self._timer:
                     body += await self._next()
         return body[:max_bytes]
-
-
-def _is_event_stream(response: httpx2.Response) -> bool:
-    """Return whether this (or no) content type means events. Do not pass it on: it may hold the key."""
-    kind = response.headers.get("content-type", EVENT_STREAM)
-    return kind.partition(";")[0].strip().lower() == EVENT_STREAM

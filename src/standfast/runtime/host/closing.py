@@ -92,7 +92,7 @@ class _EndOf(EventSignal):
 
 async def turn_rests(directory: SessionDirectory, record: TurnRecord, *, ended: bool = False) -> TurnRecord:
     """Wait until the turn, in any process, has ended or waits; with *ended*, until it has ended."""
-    turn_id, feed = record.turn_id, directory.live(record.session_id).feed
+    turn_id, feed = record.turn_id, directory.live(record.session_id).events.feed
     bell = feed.listen(_EndOf(turn_id))
     try:
         while True:

@@ -47,7 +47,7 @@ from standfast.ports.session_store import Blob, NewSession, QueuedInput, StateRe
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.host.service import HostService
 from standfast.runtime.sessions.directory import check_options
-from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.sessions.live_session import LiveSession, inheritable_deps
 from standfast.runtime.sessions.materialize import AS_GIVEN, durable_state
 from standfast.runtime.turn import new_turn_id
 
@@ -246,7 +246,7 @@ class LifecycleService(HostService):
                 inherited = Inherited(await durable_state(self._directory.store, own))
         new = new_session(request, maker, session_id, charter, inherited)
         made = await self._directory.store.make_session(new)
-        deps = None if live is None else live.inheritable_deps()
+        deps = None if live is None else inheritable_deps(live)
         child = self._directory.assign(made.session_id, agent, above=live, deps=deps)
         if forked is not None:
             await child.begin_with(forked, made, whole=isinstance(request.start, FromNothing))

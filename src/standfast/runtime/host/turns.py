@@ -24,7 +24,7 @@ from standfast.runtime.agent_definition import checked_limits
 from standfast.runtime.dependencies import fits
 from standfast.runtime.host.closing import turn_rests
 from standfast.runtime.host.service import HostService
-from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.sessions.live_session import LiveSession, inheritable_deps
 from standfast.runtime.sessions.observation import messages_of_turn
 from standfast.runtime.turn import Subscription, Turn, TurnRequest, detached
 
@@ -62,7 +62,7 @@ class TurnService(HostService):
     async def _deps_for(self, live: LiveSession) -> Any:
         """Return the starting turn's deps if *live* is below this session and they fit; otherwise its own."""
         asking = await self._directory.put_to_work(self.session_id)
-        passed = None if asking is None else asking.inheritable_deps()
+        passed = None if asking is None else inheritable_deps(asking)
         agent = None if live.prepared is None else live.prepared.agent
         if agent is None or not fits(agent.deps_type, passed):
             return live.deps

@@ -30,9 +30,8 @@ from standfast.ports.session_store import Blob, QueuedInput, SessionStore
 from standfast.runtime.agent_definition import AgentDefinition, declared_agents
 from standfast.runtime.dependencies import fits, inherited_factory
 from standfast.runtime.sessions import materialize
-from standfast.runtime.sessions.live_session import LiveSession, RunsTurns
+from standfast.runtime.sessions.live_session import LiveSession, RunsTurns, TurnSlots, inheritable_deps
 from standfast.runtime.sessions.relay import EventRelay
-from standfast.runtime.sessions.turn_slots import TurnSlots
 from standfast.runtime.turn import LiveFeed, is_turn_id, new_input_id
 
 if TYPE_CHECKING:
@@ -142,13 +141,13 @@ class SessionDirectory:
     def kept_feed(self, session_id: str) -> LiveFeed | None:
         """Return the feed of a session, if it has one here."""
         live = self.sessions.get(session_id)
-        return None if live is None else live.kept_feed
+        return None if live is None else live.events.kept
 
     def tell(self, session_id: str, event: Event) -> None:
         """Publish an event to the observers of a session here."""
         live = self.sessions.get(session_id) or self._evicted.get(session_id)
         if live is not None:
-            live.publish(event)
+            live.events.publish(event)
 
     def runner_of(self, live: LiveSession) -> RunsTurns:
         if self.is_closing or not self.is_open:
@@ -276,7 +275,7 @@ class SessionDirectory:
         charter = None if tool_access == SessionToolAccess() else SessionCharter(tool_access=tool_access)
         head = await self.store.head(maker.session_id)
         await self._describe(session_id, agent, charter, metadata=None if head is None else head.metadata)
-        self.assign(session_id, agent, above=maker, deps=maker.inheritable_deps())
+        self.assign(session_id, agent, above=maker, deps=inheritable_deps(maker))
         if request.first_input is not None:
             await self.queue_turn(session_id, f"{key}.first", request.first_input)
 
@@ -477,7 +476,7 @@ class SessionDirectory:
             return
         if self.sessions.pop(live.session_id, None) is None:
             return  # it was deleted in the meantime
-        self._last_seq = max(self._last_seq, live.last_seq)
+        self._last_seq = max(self._last_seq, live.events.last_seq)
         self._evicted[live.session_id] = live
         self._worked_on.pop(live.session_id, None)
         self._worked_on[live.session_id] = live.prepared.agent

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -22,17 +23,103 @@ from standfast.plugins.runtime_services import RuntimeServices
 from standfast.plugins.session import PluginSession
 from standfast.plugins.session_context import SessionContext
 from standfast.ports.session_store import JournalEntry, QueuedInput, SessionStore
+from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.dependencies import OwnedFactory
 from standfast.runtime.result import TurnResult
 from standfast.runtime.sessions.materialize import AS_GIVEN, PreparedAgent, SessionSetup, materialize
 from standfast.runtime.sessions.relay import EventRelay
-from standfast.runtime.sessions.turn_slots import Free, TurnSlots
 from standfast.runtime.turn import RUNNING_TURN, LiveFeed, Turn, TurnRequest, detached, new_turn_id
 
 _COMES_LATER: Final = (errors.LeaseLost, errors.RuntimeClosed, errors.SessionBusy, errors.TurnUnfinished)
 """Errors that mean that another turn has to end first, or that this process must not run it."""
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
+Free = Callable[[object], None]
+"""Frees a slot; used as a done callback of the task that has it."""
+_MANY: Final = 1_000
+
+
+class TurnSlots:
+    """The slots that limit how many turns of which queues this process runs. Without arguments, no limit.
+
+    Every turn that no caller started takes a slot: each resumed turn, and the queued inputs of one session,
+    which run one after the other. Without a free slot nothing is claimed, so that another worker can claim
+    it; when a slot is freed, the background loop looks for work again. A turn of a child session takes no
+    slot, because the parent's turn, which may wait for it, already has one.
+
+    Args:
+        total: how many turns may run concurrently.
+        queues: the queues from which turns are claimed, each with its own limit; None means all queues.
+    """
+
+    def __init__(self, total: int | None = None, queues: Mapping[str, int | None] | None = None) -> None:
+        self.total = total
+        self.queues = queues
+        self.is_closed = False
+        """Whether this process no longer claims turns."""
+        self.running = 0
+        self.freed: Callable[[], None] = lambda: None
+        """Called when a slot was freed and others may be waiting for one."""
+        self._idle = asyncio.Event()
+        self._by_queue: Counter[str] = Counter()
+        self._by_agent: Counter[str] = Counter()
+
+    @property
+    def is_limited(self) -> bool:
+        return self.total is not None or self.queues is not None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a turn of some agent may start."""
+        return not self.is_closed and (self.total is None or self.running < self.total)
+
+    @property
+    def free(self) -> int:
+        """How many turns may start."""
+        return _MANY if self.total is None else max(0, self.total - self.running)
+
+    def admits(self, agent: AgentDefinition[Any, Any]) -> bool:
+        """Return whether a turn of *agent* may start here now."""
+        if not self.has_room or (self.queues is not None and agent.queue not in self.queues):
+            return False
+        limit = None if self.queues is None else self.queues[agent.queue]
+        below_limit = limit is None or self._by_queue[agent.queue] < limit
+        return below_limit and (
+            agent.max_concurrent is None or self._by_agent[agent.name] < agent.max_concurrent
+        )
+
+    def take(self, agent: AgentDefinition[Any, Any] | None, *, below: bool = False) -> Free | None:
+        """Take a slot for a turn of *agent*, also in a session *below* another; None if it must not start."""
+        if agent is None or (below and not self.is_closed):  # without an agent, the turn itself reports that
+            return lambda task: None
+        if not self.admits(agent):
+            return None
+        queue, name = agent.queue, agent.name
+        self._count(queue, name, 1)
+
+        def free(task: object) -> None:
+            self._count(queue, name, -1)
+            if not self.running:
+                self._idle.set()
+            if self.is_limited:
+                self.freed()
+
+        return free
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Stop claiming and wait for the running turns; return whether all have ended in time."""
+        self.is_closed = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.running:
+                    self._idle.clear()
+                    await self._idle.wait()
+        return not self.running
+
+    def _count(self, queue: str, name: str, by: int) -> None:
+        self.running += by
+        self._by_queue[queue] += by
+        self._by_agent[name] += by
 
 
 class _Refusal(msgspec.Struct, frozen=True, gc=False):
@@ -236,13 +323,68 @@ class SessionOwner(Protocol):
         """Record that a turn of the session has ended or parked."""
 
 
+class SessionEvents:
+    """Publishes the events of one session. Its feed is made for the first event and can be dropped."""
+
+    __slots__ = ("_directory", "_dropped_seq", "_services", "_session_id", "_was_read", "kept")
+
+    def __init__(
+        self, session_id: str, services: RuntimeServices, directory: SessionOwner, last_seq: int
+    ) -> None:
+        self._session_id = session_id
+        self._services = services
+        self._directory = directory
+        self._dropped_seq = last_seq
+        self._was_read = False
+        self.kept: LiveFeed | None = None
+        """The feed, if there is one."""
+
+    @property
+    def feed(self) -> LiveFeed:
+        """The feed, for a reader."""
+        feed = self.kept or self._make()
+        feed.is_read = True
+        return feed
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last event that was published."""
+        return self._dropped_seq if self.kept is None else self.kept.last_seq
+
+    def show(self, turn: Turn[Any], event: Event) -> None:
+        """Publish an event to the session's observers and to the readers of the turn."""
+        (self.kept or self._make()).publish(event)
+        for watch in self._services.watchers:
+            watch(self._session_id, event)
+        for subscription in turn.subscriptions:
+            subscription.receive(event)
+
+    def publish(self, event: Event) -> None:
+        """Publish an event to the observers of this session and to those of all sessions."""
+        (self.kept or self._make()).publish(event)
+        for watch in self._services.watchers:
+            watch(self._session_id, event)
+
+    def drop(self) -> None:
+        """Drop the feed with its events. Their numbers are never used again."""
+        if self.kept is not None:
+            self._dropped_seq, self._was_read = self.kept.last_seq, self.kept.is_read
+            self.kept = None
+
+    def _make(self) -> LiveFeed:
+        feed = self.kept = LiveFeed(self._services.clock.monotonic, self._dropped_seq, is_read=self._was_read)
+        if (relay := self._directory.relay).wanted:
+            relay.feed_made(self._session_id, feed)
+        return feed
+
+
 class LiveSession:
     """One session in this process. Used on the runtime's loop."""
 
     __slots__ = (
-        "__weakref__", "_changes", "_context", "_deps", "_directory", "_feed", "_is_read", "_last_seq",
-        "_lock", "_making", "_queue", "_running", "_services", "_turns", "deps", "driver", "frame", "held",
-        "in_turn", "inherited", "is_below", "left", "prepared", "session_id", "setup", "stood",
+        "__weakref__", "_changes", "_context", "_deps", "_directory", "_lock", "_making", "_queue",
+        "_running", "_services", "_turns", "deps", "driver", "events", "frame", "held", "in_turn",
+        "inherited", "is_below", "left", "prepared", "session_id", "setup", "stood",
     )  # fmt: skip
 
     def __init__(
@@ -261,6 +403,7 @@ class LiveSession:
         """The turn that was unfinished when the session was opened here. Recovery may have ended it since."""
         self.setup: SessionSetup = AS_GIVEN
         self.frame = FrameCache(services.store)
+        self.events = SessionEvents(session_id, services, directory, last_seq)
         self.held = 0
         """How many messages the directory counts for this session."""
         self.in_turn: SessionContext | None = None
@@ -273,9 +416,6 @@ class LiveSession:
         self._making: asyncio.Lock | None = None
         self._changes: asyncio.Lock | None = None
         self._queue: InputQueue | None = None
-        self._feed: LiveFeed | None = None
-        self._last_seq = last_seq
-        self._is_read = False
         self._deps: tuple[str, Any] | None = None
         self._turns: dict[str, Turn[Any]] | None = None
         self._running: tuple[asyncio.Task[Any], ...] = ()
@@ -299,7 +439,7 @@ class LiveSession:
                 self.session_id,
                 self._services,
                 self.run_input,
-                self.publish,
+                self.events.publish,
                 self.take_slot,
                 self._directory.slots,
             )
@@ -376,8 +516,8 @@ class LiveSession:
         else:
             if not follows:
                 self._deps = None
-            if self._feed is not None and not self._feed.is_read:
-                self._drop_feed(self._feed)
+            if self.events.kept is not None and not self.events.kept.is_read:
+                self.events.drop()
             stuck = self._queue is not None and self._queue.stuck
             if stuck or not isinstance(summary.outcome, Finished):
                 self.queue.drain()
@@ -396,13 +536,6 @@ class LiveSession:
     def deps_of(self, turn_id: str) -> Any:
         """Return the deps of a turn: its own or, after a restart, the session's; None if there are none."""
         return self._deps[1] if self._deps is not None and self._deps[0] == turn_id else self.deps
-
-    def inheritable_deps(self) -> Any:
-        """Return the deps passed by the running turn's caller or for the session, never a factory's."""
-        here = RUNNING_TURN.get()
-        if here is None or here.session_id != self.session_id:
-            return self.deps
-        return self.deps_of(here.turn_id)
 
     async def context(
         self,
@@ -515,56 +648,24 @@ class LiveSession:
             self._context = None
         if self._queue is not None and self._queue.idle:
             self._queue = None
-        if self._feed is not None and self._feed.idle:
-            self._drop_feed(self._feed)
+        if self.events.kept is not None and self.events.kept.idle:
+            self.events.drop()
         if self._turns is not None and all(turn.done for turn in self._turns.values()):
             self._turns = None
-
-    def _drop_feed(self, feed: LiveFeed) -> None:
-        self._last_seq, self._is_read = feed.last_seq, feed.is_read  # numbers are never used twice
-        self._feed = None
-
-    @property
-    def last_seq(self) -> int:
-        """The number of the last event that was published."""
-        return self._last_seq if self._feed is None else self._feed.last_seq
 
     @property
     def holds_nothing(self) -> bool:
         """Whether this can be dropped and rebuilt: it has no turn, no listener and no values from callers."""
         given = self._deps is not None or self.deps is not None or self.setup is not AS_GIVEN
         at_rest = not self.busy and not self.tasks() and self._turns is None
-        return not given and at_rest and self._feed is None and (self._queue is None or self._queue.idle)
+        return (
+            not given and at_rest and self.events.kept is None and (self._queue is None or self._queue.idle)
+        )
 
-    @property
-    def kept_feed(self) -> LiveFeed | None:
-        """The session's feed, if there is one."""
-        return self._feed
 
-    @property
-    def feed(self) -> LiveFeed:
-        """The session's feed, for a reader."""
-        feed = self._feed or self._make_feed()
-        feed.is_read = True
-        return feed
-
-    def _make_feed(self) -> LiveFeed:
-        feed = LiveFeed(self._services.clock.monotonic, self._last_seq, is_read=self._is_read)
-        self._feed = feed
-        if (relay := self._directory.relay).wanted:
-            relay.feed_made(self.session_id, feed)
-        return feed
-
-    def show(self, turn: Turn[Any], event: Event) -> None:
-        """Publish an event to the session's observers and to the readers of the turn."""
-        (self._feed or self._make_feed()).publish(event)
-        for watch in self._services.watchers:
-            watch(self.session_id, event)
-        for subscription in turn.subscriptions:
-            subscription.receive(event)
-
-    def publish(self, event: Event) -> None:
-        """Publish an event to the observers of this session and to those of all sessions."""
-        (self._feed or self._make_feed()).publish(event)
-        for watch in self._services.watchers:
-            watch(self.session_id, event)
+def inheritable_deps(live: LiveSession) -> Any:
+    """Return the deps passed by the running turn's caller or for the session, never a factory's."""
+    here = RUNNING_TURN.get()
+    if here is None or here.session_id != live.session_id:
+        return live.deps
+    return live.deps_of(here.turn_id)

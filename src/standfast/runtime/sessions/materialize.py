@@ -30,8 +30,7 @@ from standfast.ports.session_store import JournalEntry, SessionStore
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.tools.dispatch import Dispatcher
 from standfast.tools.loop_threads import at_home, homed
-from standfast.tools.registry import NO_CATALOG_OVERLAY, ToolCatalogContribution
-from standfast.tools.tool_table import ToolProvider
+from standfast.tools.registry import NO_CATALOG_OVERLAY, ToolCatalogContribution, ToolProvider
 
 
 class PreparedAgent(msgspec.Struct, frozen=True):
@@ -45,7 +44,7 @@ class PreparedAgent(msgspec.Struct, frozen=True):
 
     async def close(self) -> None:
         self.dispatcher.close()
-        for source in self.agent.registry.connected:
+        for source, _ in self.agent.registry.connected.values():
             await source.close()
         await self.host.runner.spares.close()
 

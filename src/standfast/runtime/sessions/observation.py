@@ -132,14 +132,14 @@ class Observer:
         self._poll_s = poll_s
 
     async def follow(self, cursor: Cursor) -> AsyncIterator[Observed]:
-        bell = self._live.feed.listen(EventSignal())
+        bell = self._live.events.feed.listen(EventSignal())
         elsewhere = self._relay.watch(self._live.session_id, bell)
         try:
             if cursor.epoch not in ("", self._relay.epoch):  # the process that it names may respond
                 await elsewhere.answer(cursor.epoch, cursor.seq, min(self._poll_s, _ANSWER_S))
             before: FeedSource | None = None
             while True:
-                here = FeedSource(self._relay.epoch, self._live.feed)
+                here = FeedSource(self._relay.epoch, self._live.events.feed)
                 source = elsewhere.source if elsewhere.source and not self._live.busy else here
                 if here.epoch == cursor.epoch and here.feed.last_seq != cursor.seq:
                     source = here  # its events come first
@@ -174,7 +174,7 @@ class Observer:
                             cursor = observed.cursor
                             yield observed
         finally:
-            self._live.feed.leave(bell)
+            self._live.events.feed.leave(bell)
             self._relay.leave(self._live.session_id, bell)
 
     async def _live_since(self, source: FeedSource, cursor: Cursor) -> AsyncIterator[Observed]:

@@ -36,7 +36,13 @@ _SEPARATOR: Final = 2
 
 async def model_prompts(store: SessionStore, head: SessionHead, turn: JournaledTurn) -> list[ModelPrompt]:
     """Return the calls of a turn that have an outcome and a record, in order."""
-    earlier = await _messages_before(store, head, turn)
+    leaf = head.leaf
+    if turn.record.ended_at is not None:
+        path = await store.path(node_id(turn.record.turn_id, 0))
+        if not path:
+            raise NodeNotFound(node_id(turn.record.turn_id, 0))
+        leaf = path[-1].parent
+    earlier = [] if leaf is None else messages_of(await store.frame(leaf))
     machine, found = TurnMachine(), list[ModelPrompt]()
     records: dict[str, PromptRecord | None] = {}
     by: tuple[tuple[str, int], ...] = ()
@@ -52,17 +58,6 @@ async def model_prompts(store: SessionStore, head: SessionHead, turn: JournaledT
             by = given.prompt_by
         asked = next((one for one in machine.feed(given) if isinstance(one, CallModel)), asked)
     return found
-
-
-async def _messages_before(store: SessionStore, head: SessionHead, turn: JournaledTurn) -> list[Message]:
-    """Return the messages of the frame in which a turn began."""
-    leaf = head.leaf
-    if turn.record.ended_at is not None:
-        path = await store.path(node_id(turn.record.turn_id, 0))
-        if not path:
-            raise NodeNotFound(node_id(turn.record.turn_id, 0))
-        leaf = path[-1].parent
-    return [] if leaf is None else messages_of(await store.frame(leaf))
 
 
 async def _record(store: SessionStore, digest: str) -> PromptRecord | None:

@@ -32,8 +32,7 @@ from standfast.ports.host import SessionTask
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.materialize import require_same_provider
 from standfast.runtime.turn import new_turn_id
-from standfast.tools.registry import CONTEXT, REGISTERED, ToolCatalogContribution
-from standfast.tools.tool_table import ToolProvider
+from standfast.tools.registry import CONTEXT, REGISTERED, ToolCatalogContribution, ToolProvider
 
 T = TypeVar("T")
 

@@ -202,7 +202,10 @@ def _beginning(
             f"turn {turn.record.turn_id} has inputs 1 to {len(given)}, got {number}",
             hint="Session.journal() lists them",
         )
-    fed = [_unpaid(one) for one in given[:number]]
+    fed = [  # the fork does not pay for the calls of the original turn
+        _replace(one, usage=Usage()) if isinstance(one, inputs.ModelReplied) else one
+        for one in given[:number]
+    ]
     if edit is not None:
         fed[-1] = _edited(fed[-1], edit, _cells(fed))
     settled = {one.call_id for one in fed if isinstance(one, inputs.ToolSettled)}
@@ -237,10 +240,6 @@ def _wait_of(given: inputs.Input) -> str | None:
             return wait_id
         case _:
             return None
-
-
-def _unpaid(given: inputs.Input) -> inputs.Input:
-    return _replace(given, usage=Usage()) if isinstance(given, inputs.ModelReplied) else given
 
 
 def _cells(fed: Sequence[inputs.Input]) -> set[int]:

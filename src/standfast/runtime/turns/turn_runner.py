@@ -342,7 +342,7 @@ class TurnRunner:
     ) -> Driven:
         machine = TurnMachine()
         self._live.keep_deps(turn.turn_id, request.deps)
-        self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id))
+        self._live.events.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id))
         if begun.head.blocked is not None:
             await self._live.queue.unblock(begun.head)
         if begun.head.agent != self._agent.name:
@@ -407,7 +407,9 @@ class TurnRunner:
         replayed = replay(turn.turn_id, taken.input, taken.journal)
         machine = replayed.machine
         context = await self._own_context(taken, replayed, ended)
-        self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id, resumed=True))
+        self._live.events.show(
+            turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id, resumed=True)
+        )
         await self._live.queue.unblock(taken.head)
         if not taken.record.cancel_requested:
             if machine.calls.any_cells() and context.plugins.code_executor is None:
@@ -436,7 +438,7 @@ class TurnRunner:
         directory, agent, live = self._directory, self._agent, self._live  # not `self`: it has the turn
         history = await live.frame.messages_at(begun.head)
         model = self._model(context)
-        show: Callable[[Event], None] = functools.partial(self._live.show, turn)
+        show: Callable[[Event], None] = functools.partial(self._live.events.show, turn)
         beside = model
         if self._services.tracer is not None:  # only a runtime with a trace needs these modules
             from standfast.trace.tracer import Tracer
@@ -546,7 +548,7 @@ class TurnRunner:
             event = TurnParked(turn_id=turn.turn_id, waits=summary.outcome.waits)
             if self._spans is not None:
                 self._spans.parked(summary.outcome)
-        live.show(turn, event)
+        live.events.show(turn, event)
         made_inputs = isinstance(driven, Committed) and bool(machine.next_messages())
         follows = made_inputs or isinstance(summary.outcome, FrameSwitched)
         live.turn_over(turn.turn_id, summary, follows=follows)

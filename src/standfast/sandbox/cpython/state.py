@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from standfast.errors import Code, SnapshotRefused
-from standfast.sandbox.paused_cell import PausedCell, decoded, read_former_cell
+from standfast.sandbox.cell_lifecycle import PausedCell, decoded, read_former_cell
 
 ENGINE: Final = "cpython"
 FORMAT: Final = 1

@@ -24,11 +24,11 @@ import msgspec
 from standfast.errors import Code, EngineFailed, ErrorObject, SnapshotRefused, StateTooLarge, ValueTooLarge
 from standfast.model.canonical import MAX_VALUE_BYTES, Json
 from standfast.model.limits import SessionLimits
-from standfast.sandbox import paused_cell
+from standfast.sandbox import cell_lifecycle
+from standfast.sandbox.cell_lifecycle import PausedCell, StateReader, decoded
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import MAX_SUSPENSIONS, check_arguments, with_limits
 from standfast.sandbox.monty.syntax import Site
-from standfast.sandbox.paused_cell import PausedCell, StateReader, decoded
 from standfast.sandbox.workers import PeakMemory, WorkerSlots
 
 ENGINE: Final = "monty"
@@ -108,7 +108,7 @@ def _read(kind: type[Stored], data: bytes, what: str) -> Stored:
 
 def read_former_cell(data: bytes) -> PausedCell:
     """Read a cell of the former format, in which `at` was the engine's id of a call."""
-    cell = paused_cell.read_former_cell(data, encode_dump(decode_dump(data)))
+    cell = cell_lifecycle.read_former_cell(data, encode_dump(decode_dump(data)))
     at = next((number for number, call_id in cell.calls.items() if call_id == cell.at), None)
     return msgspec.structs.replace(cell, at=at)
 

@@ -33,8 +33,7 @@ from standfast.ports.cell_stepper import (
 )
 from standfast.ports.code_engine import SLEEP, CallAnswer, CellFunctions, Check, Touched
 from standfast.sandbox import run_errors
-from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
-from standfast.sandbox.paused_cell import corrupt
+from standfast.sandbox.cell_lifecycle import SteppedCells, corrupt, text_problem
 from standfast.sandbox.quickjs import frames, inputs, state
 from standfast.sandbox.quickjs.failures import ErrorSource, line_of, stopped_error, syntax_error, thrown_error
 from standfast.sandbox.quickjs.state import decode_state, read_cell

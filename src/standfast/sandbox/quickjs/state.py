@@ -19,7 +19,7 @@ import msgspec
 
 from standfast.errors import Code, CodeExecutionUnavailable, SnapshotRefused
 from standfast.model.former_name import FORMER_QUICKJS_MAGIC
-from standfast.sandbox.paused_cell import PausedCell, StateReader, corrupt, decoded, read_former_cell
+from standfast.sandbox.cell_lifecycle import PausedCell, StateReader, corrupt, decoded, read_former_cell
 from standfast.sandbox.quickjs.build import GuestMissing, build_id
 from standfast.sandbox.quickjs.frames import Image
 

@@ -234,16 +234,11 @@ async def _send(call: Call, agent: AgentDefinition[Any, Any], asked: A2ARequest)
     sent = await _deliver(call, agent, given.message)
     if not given.configuration.return_immediately and sent.after is not None:
         with suppress(StandfastError):  # the task's status reports how it ended
-            await _settled(sent)
+            waits = [sent.decided]
+            while sent.decided in waits:  # until it ends, or waits for anything but what the message decided
+                result = await sent.session.follow(sent.turn_id).settled()
+                waits = [wait.wait_id for wait in getattr(result, "waits", ())]
     return {"task": await _task(call, sent.session, sent.turn_id, given.configuration.history_length)}
-
-
-async def _settled(sent: _Delivered) -> None:
-    """Wait until the task ends or waits for anything but what the message decided."""
-    while True:
-        result = await sent.session.follow(sent.turn_id).settled()
-        if all(wait.wait_id != sent.decided for wait in getattr(result, "waits", ())):
-            return
 
 
 async def _send_streaming(call: Call, agent: AgentDefinition[Any, Any], asked: A2ARequest) -> EventStream:
@@ -344,7 +339,13 @@ async def _deliver(call: Call, agent: AgentDefinition[Any, Any], message: _A2AMe
 
 
 async def _start(call: Call, agent: AgentDefinition[Any, Any], message: _A2AMessage) -> _Delivered:
-    session = await _open(call, agent, message.context_id or f"a2a-{secrets.token_hex(12)}")
+    context_id = message.context_id or f"a2a-{secrets.token_hex(12)}"
+    session_id = foreign_session_id(call.tenant, context_id)
+    head = await call.runtime.store.head(session_id)
+    if head is not None and head.agent != agent.name:
+        raise InvalidArgument(f"contextId {context_id[:80]!r} is in use", hint="leave it out for a new one")
+    metadata: dict[str, Json] | None = None if head else {_CONTEXT: context_id}
+    session = await open_session(call, session_id, str(agent.name), metadata)
     after: Cursor | None = await session.cursor()
     began_at = call.runtime.now_ms()
     turn = await start_turn(call, session, _prompt(message), key=f"a2a:{message.message_id}"[:200])
@@ -352,15 +353,6 @@ async def _start(call: Call, agent: AgentDefinition[Any, Any], message: _A2AMess
     if record.created_at < began_at:  # the message is a retry
         after = await _place(call, session, turn.turn_id)
     return _Delivered(session=session, turn_id=turn.turn_id, after=after)
-
-
-async def _open(call: Call, agent: AgentDefinition[Any, Any], context_id: str) -> Session[Any]:
-    """Return the session of a context, created if needed."""
-    session_id = foreign_session_id(call.tenant, context_id)
-    head = await call.runtime.store.head(session_id)
-    if head is not None and head.agent != agent.name:
-        raise InvalidArgument(f"contextId {context_id[:80]!r} is in use", hint="leave it out for a new one")
-    return await open_session(call, session_id, str(agent.name), None if head else {_CONTEXT: context_id})
 
 
 async def _find(
@@ -502,7 +494,15 @@ async def _status(session: Session[Any], record: TurnRecord, context_id: str) ->
     if state == "TASK_STATE_INPUT_REQUIRED":
         pending = [one for one in await session.approvals(pending=True) if one.run_id == record.turn_id]
         for one in pending:
-            parts += [{"text": _question(one)}, {"data": _asked(one)}]
+            data: dict[str, Json] = {
+                "approvalId": one.approval_id,
+                "tool": one.capability,
+                "arguments": one.arguments,
+                "expiresAt": one.expires_at,
+            }
+            if _asks(one):
+                data["answerSchema"] = one.answer_schema
+            parts += [{"text": _question(one)}, {"data": data}]
     elif record.summary is not None and isinstance(record.summary.outcome, Stopped):
         error = record.summary.outcome.error
         parts = [{"text": error.message}, {"data": {"code": error.code, "hint": error.hint}}]
@@ -523,16 +523,6 @@ def _question(approval: Approval) -> str:
         return f"{approval.capability} asks:{about}"
     arguments = json.dumps(approval.arguments, ensure_ascii=False)
     return f"{approval.capability}({arguments}) needs approval.{about} Reply approve, or deny and a reason."
-
-
-def _asked(approval: Approval) -> dict[str, Json]:
-    asked: dict[str, Json] = {
-        "approvalId": approval.approval_id,
-        "tool": approval.capability,
-        "arguments": approval.arguments,
-        "expiresAt": approval.expires_at,
-    }
-    return {**asked, "answerSchema": approval.answer_schema} if _asks(approval) else asked
 
 
 def _artifact(outcome: Finished) -> dict[str, Json]:

@@ -18,7 +18,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -32,7 +32,7 @@ from standfast.server.calls import Call
 from standfast.server.tenants import owner_of
 from standfast.tools.context import CompleteLater, RunContext
 from standfast.tools.registered_tool import RegisteredTool
-from standfast.tools.tool_table import StaticTools
+from standfast.tools.registry import StaticTools
 
 TOKEN_PREFIX: Final = "cpl_"  # noqa: S105 (the form of a token, none itself)
 _OWNER: Final = "the client"
@@ -109,11 +109,11 @@ def function_names(call: Call, session_id: str) -> dict[str, str]:
     }
 
 
-def choice_settings(
-    choice: str | None, functions: Iterable[ClientFunction], parallel: bool | None
+def turn_settings(
+    given: Mapping[str, Json], choice: str | None, functions: Iterable[ClientFunction], parallel: bool | None
 ) -> dict[str, Json]:
-    """Return the model settings for a request's `tool_choice` and `parallel_tool_calls`."""
-    settings: dict[str, Json] = {}
+    """Return the settings *given* in a request, with its `tool_choice` and `parallel_tool_calls`."""
+    settings = {name: value for name, value in given.items() if value is not None}
     if choice not in (None, "auto"):
         by_name = {one.name: one.tool_name for one in functions}
         if choice not in ("none", "required", *by_name):

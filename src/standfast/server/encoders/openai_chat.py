@@ -27,10 +27,10 @@ from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
 from standfast.server.encoders.client_functions import (
     ClientFunction,
-    choice_settings,
     function_names,
     is_token,
     offer_functions,
+    turn_settings,
 )
 from standfast.server.encoders.conversations import answer_waits, is_approval_id, prompt_of
 from standfast.server.encoders.openai_common import (
@@ -181,6 +181,14 @@ async def _begin(call: Call, asked: CreateCompletion) -> tuple[TurnParts, Cursor
     await offer_functions(call, session, functions)
     chosen = asked.tool_choice
     choice = chosen.function.name if isinstance(chosen, ChatToolChoice) else chosen
+    settings: dict[str, Json] = {
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "max_tokens": asked.max_completion_tokens or asked.max_tokens,
+        "seed": asked.seed,
+        "reasoning": asked.reasoning_effort,
+        "stop": [asked.stop] if isinstance(asked.stop, str) else asked.stop,
+    }
     after = await session.cursor()
     turn = await start_turn(
         call,
@@ -188,7 +196,7 @@ async def _begin(call: Call, asked: CreateCompletion) -> tuple[TurnParts, Cursor
         prompt,
         key=call.headers.get("idempotency-key") or None,
         system=said.system,
-        settings=_settings(asked) | choice_settings(choice, functions, asked.parallel_tool_calls),
+        settings=turn_settings(settings, choice, functions, asked.parallel_tool_calls),
     )
     return TurnParts(call, session, turn.turn_id, function_names(call, session.session_id)), after
 
@@ -201,18 +209,6 @@ def _said(message: ChatMessage) -> SaidMessage:
         calls=tuple(calls),
         output_of=message.tool_call_id or "",
     )
-
-
-def _settings(asked: CreateCompletion) -> dict[str, Json]:
-    given: dict[str, Json] = {
-        "temperature": asked.temperature,
-        "top_p": asked.top_p,
-        "max_tokens": asked.max_completion_tokens or asked.max_tokens,
-        "seed": asked.seed,
-        "reasoning": asked.reasoning_effort,
-        "stop": [asked.stop] if isinstance(asked.stop, str) else asked.stop,
-    }
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _answers(messages: list[ChatMessage]) -> tuple[dict[str, Decide], dict[str, Json]]:

@@ -81,7 +81,17 @@ class RequestMessages:
                 self.prompt += message.pieces
             elif message.role == "tool":
                 self._close()
-                self.history.append(self._output(message))
+                called = self._calls.get(message.output_of)
+                if called is None:
+                    raise InvalidArgument(f"the output for {message.output_of[:80]!r} has no call before it")
+                self.history.append(
+                    ToolMessage(
+                        call_id=called.call_id,
+                        name=called.name,
+                        value=_text(message.pieces),
+                        provider_id=message.output_of,
+                    )
+                )
             else:
                 self._close()
                 self._add_reply(_text(message.pieces), tuple(self._call(one) for one in message.calls))
@@ -117,14 +127,6 @@ class RequestMessages:
         )
         self._calls[called.id] = made
         return made
-
-    def _output(self, message: SaidMessage) -> ToolMessage:
-        call = self._calls.get(message.output_of)
-        if call is None:
-            raise InvalidArgument(f"the output for {message.output_of[:80]!r} has no call before it")
-        return ToolMessage(
-            call_id=call.call_id, name=call.name, value=_text(message.pieces), provider_id=message.output_of
-        )
 
 
 def _text(pieces: list[Piece]) -> str:

@@ -30,10 +30,10 @@ from standfast.server.credentials import Scope
 from standfast.server.encoders.client_functions import (
     TOKEN_PREFIX,
     ClientFunction,
-    choice_settings,
     function_names,
     is_token,
     offer_functions,
+    turn_settings,
 )
 from standfast.server.encoders.conversations import answer_waits, prompt_of
 from standfast.server.encoders.openai_common import (
@@ -256,6 +256,12 @@ async def _begin(call: Call, asked: CreateResponse) -> tuple[TurnParts, Cursor]:
         session = await open_turn_session(call, name, asked.model, said)
     await offer_functions(call, session, functions)
     choice = asked.tool_choice.name if isinstance(asked.tool_choice, FunctionChoice) else asked.tool_choice
+    settings: dict[str, Json] = {
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "max_tokens": asked.max_output_tokens,
+        "reasoning": None if asked.reasoning is None else asked.reasoning.effort,
+    }
     after = await session.cursor()
     turn = await start_turn(
         call,
@@ -263,7 +269,7 @@ async def _begin(call: Call, asked: CreateResponse) -> tuple[TurnParts, Cursor]:
         prompt,
         key=call.headers.get("idempotency-key") or None,
         system=said.system,
-        settings=_settings(asked) | choice_settings(choice, functions, asked.parallel_tool_calls),
+        settings=turn_settings(settings, choice, functions, asked.parallel_tool_calls),
     )
     return TurnParts(call, session, turn.turn_id, function_names(call, session.session_id)), after
 
@@ -305,16 +311,6 @@ async def _turn_of(call: Call, response_id: str) -> tuple[TurnRecord, Session[An
 
 def _no_response(response_id: str) -> RequestRefused:
     return RequestRefused(404, Code.TURN_NOT_FOUND, f"there is no response {response_id[:80]!r}")
-
-
-def _settings(asked: CreateResponse) -> dict[str, Json]:
-    given: dict[str, Json] = {
-        "temperature": asked.temperature,
-        "top_p": asked.top_p,
-        "max_tokens": asked.max_output_tokens,
-        "reasoning": None if asked.reasoning is None else asked.reasoning.effort,
-    }
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _answers(asked: CreateResponse) -> tuple[dict[str, Decide], dict[str, Json]]:

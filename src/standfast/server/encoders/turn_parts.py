@@ -169,7 +169,12 @@ class TurnParts:
         """Skip the existing parts, which the reader has; with *after_call*, only up to that call's reply."""
         messages = await self._messages()
         if after_call is not None:
-            asked = [at for at, one in enumerate(messages) if after_call in _asked_in(one)]
+            asked = [
+                at
+                for at, one in enumerate(messages)
+                if isinstance(one, AssistantMessage)
+                and any(call.call_id == after_call for call in one.tool_calls)
+            ]
             messages = messages[: asked[0] + 1] if asked else messages
         for _ in self._catch_up(messages):
             pass
@@ -330,10 +335,6 @@ def _arguments(call: ToolCall) -> Json:
     if call.args:
         return {"args": list(call.args), **(call.arguments or {})}
     return call.raw if call.arguments is None else call.arguments
-
-
-def _asked_in(message: Message) -> tuple[int, ...]:
-    return tuple(one.call_id for one in message.tool_calls) if isinstance(message, AssistantMessage) else ()
 
 
 def waits_of(record: TurnRecord) -> tuple[Wait, ...]:

@@ -165,16 +165,11 @@ class GuardedWriter:
     def _is_clock_unknown(self) -> bool:
         return self._database_clock and self._read_at is None
 
-    def _lease_now_ms(self) -> int | None:
-        """Return a lower bound of the server's time: the last time it reported, plus the time since then."""
-        if self._read_at is None:
-            return None
-        read_ms, at_s = self._read_at
-        return read_ms + int((time.monotonic() - at_s) * 1000)
-
     def _plan(self, jobs: list[Job[Any]]) -> tuple[list[_Planned], list[Statement]]:
         """Return the jobs whose sessions are cached, and the statements of all of them."""
-        now_ms = self._lease_now_ms()
+        now_ms = None  # a lower bound of the server's time: the last time it reported, plus the time since
+        if self._read_at is not None:
+            now_ms = self._read_at[0] + int((time.monotonic() - self._read_at[1]) * 1000)
         planned: list[_Planned] = []
         statements: list[Statement] = []
         for job in jobs:

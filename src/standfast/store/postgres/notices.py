@@ -74,15 +74,12 @@ class NoticeThread:
                     if is_pooled(raw):
                         return
                     raw.execute(f"LISTEN {self._address.channel}".encode())
-                    self._hear_all(raw)
+                    self.tell("")
+                    while not self._stop.is_set():
+                        for notice in raw.notifies(timeout=_LOOK_S, stop_after=1):
+                            self.tell(notice.payload)
             except psycopg.Error:  # the listeners poll meanwhile
                 self._stop.wait(_PAUSE_S)
-
-    def _hear_all(self, raw: psycopg.Connection[Row]) -> None:
-        self.tell("")
-        while not self._stop.is_set():
-            for notice in raw.notifies(timeout=_LOOK_S, stop_after=1):
-                self.tell(notice.payload)
 
     def tell(self, text: str) -> None:
         """Pass *text* to the listeners of this process."""

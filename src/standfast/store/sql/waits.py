@@ -85,7 +85,12 @@ def stand(db: Connection, turn_id: str, outcome: Outcome) -> None:
 def drop(db: Connection, turn_id: str) -> None:
     """Delete a turn's waits and cancel its open approvals."""
     db.execute("DELETE FROM waits WHERE turn_id = ?", (turn_id,))
-    _cancel_approvals(db, turn_id)
+    pending = f"{APPROVALS} WHERE run_id = ? AND state = 'pending'"
+    for row in db.execute(pending, (turn_id,)).fetchall():
+        try:
+            update_approval(db, rules.cancelled(approval_of(row)))
+        except RecordCorrupt:
+            db.execute("DELETE FROM approvals WHERE approval_id = ?", (row[0],))
 
 
 def complete(db: Connection, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
@@ -235,16 +240,6 @@ def decide(
     update_approval(db, after)
     db.announce(WORK)
     return after
-
-
-def _cancel_approvals(db: Connection, turn_id: str) -> None:
-    """Cancel the open approvals of a turn."""
-    pending = f"{APPROVALS} WHERE run_id = ? AND state = 'pending'"
-    for row in db.execute(pending, (turn_id,)).fetchall():
-        try:
-            update_approval(db, rules.cancelled(approval_of(row)))
-        except RecordCorrupt:
-            db.execute("DELETE FROM approvals WHERE approval_id = ?", (row[0],))
 
 
 def approval_of(row: Row) -> Approval:
