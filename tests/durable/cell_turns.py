@@ -20,7 +20,7 @@ MOMENT_S = 0.005
 
 
 async def settle_down() -> None:
-    """Run the loop until nothing is left to run."""
+    """Run the loop until no callback is left."""
     for _ in range(20):
         await asyncio.sleep(0)
 

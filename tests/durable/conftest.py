@@ -1,4 +1,4 @@
-"""Lets the tests of the driver share `driver_bench`, and gives each of them a bench on every store."""
+"""Lets the driver's tests share `driver_bench`, and gives each of them a bench on every store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from standfast.testing.postgres_server import PostgresServer
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Callable[[], Bench]:
-    """Return a function that makes a bench inside the loop of the test."""
+    """Return a function that makes a bench inside the test's loop."""
 
     def make_store() -> SessionStore:
         if request.param == "memory":

@@ -1,6 +1,6 @@
-"""One turn on a bench: a real store that logs writes, and a host whose effects a test scripts.
+"""One turn on a test bench: a real store that logs writes, and a host whose effects the test scripts.
 
-The log is one list of lines: `hooks.before_turn.1` means that plugins are asked, `model.1` that the model is
+The log is one list of lines: `hooks.before_turn.1` means that hooks run, `model.1` that the model is
 called, `save …` and `commit` that the store has written, `run tool.1.1` that a call has begun,
 `cell.1 hears 3 2` that a cell resumes with these results, `parking` that the resources of cells are released.
 """
@@ -76,7 +76,7 @@ class SteppedLoop(asyncio.SelectorEventLoop):
 
 
 class Log:
-    """A store that logs the driver's writes together with the actions of its host."""
+    """A store that logs the driver's writes together with its host's actions."""
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
@@ -127,12 +127,12 @@ class Log:
 
 
 class Host:
-    """An effect host whose outcomes a test scripts.
+    """An effect host whose outcomes the test scripts.
 
-    `held` names what does not finish until its event is set: hooks, preparations, rulings, model calls and
-    parking, by key. `meanwhile` runs while they are under way. `cells` are the calls that run code: what each
-    delivers after no result, after one result, after two, and so on; a cell without an entry keeps computing.
-    `leaves` is the state that a call leaves behind once its result is accepted.
+    `held` maps the keys of hooks, preparations, rulings, model calls and parking to events; each of them
+    finishes when its event is set. `meanwhile` runs while they are under way. `cells` has the calls that run
+    code, with the inputs that each delivers after no result, after one result, after two, and so on; a cell
+    without an entry keeps computing. `leaves` has the state that a call leaves when its result is accepted.
     """
 
     def __init__(self, log: Log, *replies: ModelReplied | ModelFailed) -> None:
@@ -343,7 +343,7 @@ class Bench:
         return self.driver(begun.lease, host), host, commands
 
     async def take_over(self, *replies: ModelReplied | ModelFailed) -> tuple[TurnDriver, Host, list[Any]]:
-        """Return what another process would resume the turn with."""
+        """Return a driver, a host and commands with which another process would resume the turn."""
         taken = await self.log.take_over("t_1", self.claimant("other"))
         replayed = replay("t_1", taken.input, taken.journal)
         self.machine = replayed.machine

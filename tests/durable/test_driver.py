@@ -1,4 +1,4 @@
-"""The driver's own promises: what it writes, when, and how a cancellation or a message interrupts it."""
+"""The driver's own guarantees: what it writes and when, and how a cancellation or a message interrupts it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from standfast.model.session import TurnState
 from standfast.ports.session_store import Lease, Save, Saved
 
 
-def test_a_plain_turn_writes_nothing_between_its_begin_and_its_end(bench: Callable[[], Bench]) -> None:
+def test_a_plain_turn_writes_nothing_between_its_beginning_and_its_end(bench: Callable[[], Bench]) -> None:
     """Seed: the last reply and the commit are one transaction; a plain turn costs two."""
 
     async def test(one: Bench) -> None:
@@ -30,7 +30,7 @@ def test_a_plain_turn_writes_nothing_between_its_begin_and_its_end(bench: Callab
     on(bench, test)
 
 
-def test_a_reply_and_the_intents_of_its_calls_are_one_write_before_the_calls(
+def test_a_reply_and_the_intents_of_its_calls_are_saved_together_before_the_calls_start(
     bench: Callable[[], Bench],
 ) -> None:
     """Seed: an input is durable before any command that follows from it touches the world."""
@@ -69,7 +69,7 @@ def test_an_idempotent_call_needs_no_intent(bench: Callable[[], Bench]) -> None:
     on(bench, test)
 
 
-def test_what_comes_late_or_twice_for_a_call_is_dropped(bench: Callable[[], Bench]) -> None:
+def test_a_late_or_duplicate_result_of_a_call_is_dropped(bench: Callable[[], Bench]) -> None:
     """Seed: a late or duplicate result of a settled call changes nothing."""
 
     async def test(one: Bench) -> None:
@@ -88,8 +88,8 @@ def test_what_comes_late_or_twice_for_a_call_is_dropped(bench: Callable[[], Benc
     on(bench, test)
 
 
-def test_a_known_result_runs_nothing(bench: Callable[[], Bench]) -> None:
-    """Ours: a call that is refused before its execution is an input like any other."""
+def test_a_call_whose_result_is_already_known_is_not_executed(bench: Callable[[], Bench]) -> None:
+    """Ours: a call that is refused before its execution settles like any other."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "a"), replied("answer"))
@@ -101,7 +101,7 @@ def test_a_known_result_runs_nothing(bench: Callable[[], Bench]) -> None:
     on(bench, test)
 
 
-def test_a_commit_that_something_was_injected_before_is_refused_and_the_model_asked_again(
+def test_a_message_injected_before_the_commit_refuses_it_and_the_model_is_called_again(
     bench: Callable[[], Bench],
 ) -> None:
     """Seed: of a commit and an injected message, exactly one wins."""
@@ -121,8 +121,8 @@ def test_a_commit_that_something_was_injected_before_is_refused_and_the_model_as
     on(bench, test)
 
 
-def test_a_message_that_is_taken_back_in_time_changes_nothing(bench: Callable[[], Bench]) -> None:
-    """Ours: a refused commit is tried again when the reason for it is gone."""
+def test_an_injected_message_that_is_withdrawn_in_time_changes_nothing(bench: Callable[[], Bench]) -> None:
+    """Ours: a refused commit is retried when the reason for the refusal is gone."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("first"))
@@ -140,10 +140,10 @@ def test_a_message_that_is_taken_back_in_time_changes_nothing(bench: Callable[[]
     on(bench, test)
 
 
-def test_a_commit_that_a_cancellation_came_before_becomes_the_cancelled_end(
+def test_a_cancellation_before_the_commit_ends_the_turn_as_cancelled(
     bench: Callable[[], Bench],
 ) -> None:
-    """Seed: a cancellation is durable, and wins over a commit that comes after it."""
+    """Seed: a cancellation is durable, and wins over a later commit."""
 
     async def test(one: Bench) -> None:
         driver, _, commands = await one.begin(replied("answer"))
@@ -158,7 +158,7 @@ def test_a_commit_that_a_cancellation_came_before_becomes_the_cancelled_end(
 
 
 def test_a_cancellation_from_another_process_is_seen_at_the_next_write(bench: Callable[[], Bench]) -> None:
-    """Seed: cancellation is durable; no call is begun after it was seen."""
+    """Seed: a cancellation is durable; no call starts after the driver has seen it."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "a"))
@@ -171,7 +171,7 @@ def test_a_cancellation_from_another_process_is_seen_at_the_next_write(bench: Ca
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_breaking_in_ends_a_model_call(bench: Callable[[], Bench], times: int) -> None:
+def test_a_cancel_request_interrupts_a_model_call(bench: Callable[[], Bench], times: int) -> None:
     """Bug: a second request cancelled the task a second time."""
 
     async def test(one: Bench) -> None:
@@ -189,7 +189,7 @@ def test_breaking_in_ends_a_model_call(bench: Callable[[], Bench], times: int) -
     on(bench, test)
 
 
-def test_a_driver_that_lost_the_lease_writes_nothing_and_stops(bench: Callable[[], Bench]) -> None:
+def test_a_driver_that_lost_the_lease_stops_and_writes_nothing(bench: Callable[[], Bench]) -> None:
     """Seed: a worker that lost its lease can commit nothing."""
 
     async def test(one: Bench) -> None:
@@ -208,7 +208,7 @@ def test_a_driver_that_lost_the_lease_writes_nothing_and_stops(bench: Callable[[
     on(bench, test)
 
 
-def test_an_old_owner_is_stopped_by_the_store_itself(bench: Callable[[], Bench]) -> None:
+def test_the_store_itself_refuses_writes_of_a_former_owner(bench: Callable[[], Bench]) -> None:
     """Seed: a lease has a fencing number that every write carries."""
 
     async def test(one: Bench) -> None:
@@ -247,7 +247,7 @@ def test_another_process_resumes_where_the_journal_ends(bench: Callable[[], Benc
     on(bench, test)
 
 
-def test_a_wait_parks_the_turn_and_its_end_takes_it_up(bench: Callable[[], Bench]) -> None:
+def test_a_turn_parks_for_a_wait_and_resumes_when_the_wait_ends(bench: Callable[[], Bench]) -> None:
     """Seed: a waiting turn occupies no worker, and resumes when its wait ends."""
 
     async def test(one: Bench) -> None:
@@ -270,8 +270,10 @@ def test_a_wait_parks_the_turn_and_its_end_takes_it_up(bench: Callable[[], Bench
     on(bench, test)
 
 
-def test_attempts_pause_as_the_machine_says(bench: Callable[[], Bench]) -> None:
-    """Ours: the driver waits between attempts, so that tests can replace the waiting."""
+def test_the_driver_pauses_between_attempts_for_as_long_as_the_machine_says(
+    bench: Callable[[], Bench],
+) -> None:
+    """Ours: the driver sleeps between attempts, so that tests can replace the sleep."""
 
     async def test(one: Bench) -> None:
         error = ErrorObject(code="PROVIDER_ERROR", message="busy")
@@ -287,7 +289,7 @@ def test_attempts_pause_as_the_machine_says(bench: Callable[[], Bench]) -> None:
 
 
 @pytest.mark.parametrize(("away_s", "slept"), [(31, [9.0]), (41, []), (3_600, [])])
-def test_who_takes_a_turn_over_waits_only_for_what_is_left_of_a_pause(
+def test_a_takeover_waits_only_for_the_rest_of_a_retry_pause(
     bench: Callable[[], Bench], away_s: int, slept: list[float]
 ) -> None:
     """Ours: the pause counts from the failure, which is on disk before the pause begins."""
@@ -306,7 +308,7 @@ def test_who_takes_a_turn_over_waits_only_for_what_is_left_of_a_pause(
         driver._sleep = pause
         driving = asyncio.ensure_future(driver.drive(commands))
         await pausing.wait()
-        driving.cancel()  # as a process that ends
+        driving.cancel()  # as if the process ended
         await asyncio.gather(driving, return_exceptions=True)
         one.clock.advance(away_s)
         driver, _, commands = await one.take_over(replied("answer"))
@@ -316,8 +318,8 @@ def test_who_takes_a_turn_over_waits_only_for_what_is_left_of_a_pause(
     on(bench, test)
 
 
-def test_a_clock_that_was_set_back_makes_no_pause_longer(bench: Callable[[], Bench]) -> None:
-    """Ours: the time of a failure comes from outside and may lie in the future."""
+def test_a_clock_that_was_set_back_does_not_lengthen_a_retry_pause(bench: Callable[[], Bench]) -> None:
+    """Ours: the time of a failure was recorded by another clock and may lie in the future."""
 
     async def test(one: Bench) -> None:
         error = ErrorObject(code="PROVIDER_ERROR", message="busy")
@@ -329,7 +331,7 @@ def test_a_clock_that_was_set_back_makes_no_pause_longer(bench: Callable[[], Ben
     on(bench, test)
 
 
-def test_an_answer_that_does_not_fit_is_written_before_the_model_is_asked_again(
+def test_an_invalid_answer_is_saved_before_the_model_is_called_again(
     bench: Callable[[], Bench],
 ) -> None:
     """Seed: an input is durable before any command that follows from it."""
@@ -342,8 +344,8 @@ def test_an_answer_that_does_not_fit_is_written_before_the_model_is_asked_again(
     on(bench, test)
 
 
-def test_time_that_is_over_ends_the_turn(bench: Callable[[], Bench]) -> None:
-    """Seed: the end of the wall time reaches the machine as an input."""
+def test_exceeding_the_wall_time_ends_the_turn(bench: Callable[[], Bench]) -> None:
+    """Seed: the timeout reaches the machine as an input."""
 
     async def test(one: Bench) -> None:
         one.limits = UsageLimits(max_wall_ms=10)
@@ -356,8 +358,8 @@ def test_time_that_is_over_ends_the_turn(bench: Callable[[], Bench]) -> None:
     on(bench, test)
 
 
-def test_an_error_of_the_store_stops_the_driver_and_leaves_the_turn(bench: Callable[[], Bench]) -> None:
-    """Ours: a turn that fails with an error of the store stays unfinished, and can be resumed."""
+def test_a_store_error_stops_the_driver_and_leaves_the_turn_unfinished(bench: Callable[[], Bench]) -> None:
+    """Ours: a turn that fails with a store error can be resumed."""
 
     async def test(one: Bench) -> None:
         async def fail() -> None:

@@ -1,4 +1,4 @@
-"""Another process resumes a cell: the cell gets the results in the journal, and no call is made twice."""
+"""Resuming a cell in another process: it gets the results in the journal, and no call is made twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Benches = Callable[[], Bench]
 
 
 async def dies(one: Bench, task: asyncio.Task[Driven]) -> None:
-    """Stop the driver as if its process had died, and end its lease."""
+    """Stop the driver as if its process had died, and let its lease expire."""
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -43,8 +43,8 @@ def asked(commands: list[Any]) -> list[str]:
     ]
 
 
-def test_a_cell_that_made_no_call_is_begun_again(bench: Benches) -> None:
-    """Ours: the code has called nothing yet, and no intent says that the cell was begun."""
+def test_a_cell_that_made_no_call_is_started_again(bench: Benches) -> None:
+    """Ours: the code has called nothing yet, and no intent records that the cell started."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, host, commands = await begin(one)
@@ -62,7 +62,7 @@ def test_a_cell_that_made_no_call_is_begun_again(bench: Benches) -> None:
     stepped(bench, test)
 
 
-def test_a_cell_whose_calls_were_under_way_gets_them_carried_out_first(bench: Benches) -> None:
+def test_calls_of_a_cell_that_were_under_way_are_executed_before_the_cell_resumes(bench: Benches) -> None:
     """Seed: after a crash in the middle of a cell, it resumes at the call."""
 
     async def test(one: Bench) -> None:
@@ -111,8 +111,8 @@ def test_a_cell_that_had_received_results_resumes_with_all_of_them(bench: Benche
     stepped(bench, test)
 
 
-def test_a_cell_that_is_taken_over_costs_no_write_of_its_own_either(bench: Benches) -> None:
-    """Ours: code that is rerun calls nothing outside, so it needs no write."""
+def test_taking_over_a_cell_costs_no_extra_write(bench: Benches) -> None:
+    """Ours: rerunning code has no outside effect, so it needs no write."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, _host, commands = await begin(one, (paused(1, 1, "a"),))
@@ -130,8 +130,8 @@ def test_a_cell_that_is_taken_over_costs_no_write_of_its_own_either(bench: Bench
     stepped(bench, test)
 
 
-def test_a_result_that_was_not_written_is_brought_again(bench: Benches) -> None:
-    """Ours: a result that the journal lacks had no effect on the cell, and an intent records the call."""
+def test_the_call_of_a_result_that_was_not_saved_is_dispatched_again(bench: Benches) -> None:
+    """Ours: the cell never depended on a result that the journal lacks, and an intent records the call."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         driver, _host, commands = await begin(one, (paused(1, 1, "a"),))
@@ -149,8 +149,8 @@ def test_a_result_that_was_not_written_is_brought_again(bench: Benches) -> None:
     stepped(bench, test)
 
 
-def test_a_cell_that_is_run_again_says_nothing_new_by_saying_what_is_known(bench: Benches) -> None:
-    """Ours: a pause that is journaled counts once, however often a process reports it."""
+def test_a_pause_reported_again_by_a_rerun_cell_changes_nothing(bench: Benches) -> None:
+    """Ours: a journaled pause counts once, however often a process reports it."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "a"),))

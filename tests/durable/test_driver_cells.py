@@ -1,4 +1,4 @@
-"""The driver and cells: code touches nothing, so little is written for it; its calls do, so everything is."""
+"""The driver and cells: code itself has no outside effect and costs few writes; its calls are journaled."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ Benches = Callable[[], Bench]
 # Code that only computes
 
 
-def test_a_cell_begins_and_ends_without_a_write_of_its_own(bench: Benches) -> None:
-    """Ours: running a cell touches nothing outside; its reply and its result go with the checkpoint."""
+def test_a_cell_starts_and_ends_without_an_extra_write(bench: Benches) -> None:
+    """Ours: running a cell has no outside effect; its reply and its result are saved with the checkpoint."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         driver, _host, commands = await begin(one, (settled(1, "4"),))
@@ -55,7 +55,7 @@ def test_a_cell_begins_and_ends_without_a_write_of_its_own(bench: Benches) -> No
     stepped(bench, test)
 
 
-def test_a_cell_that_finishes_the_turn_costs_no_write_but_the_commit(bench: Benches) -> None:
+def test_a_cell_that_finishes_the_turn_costs_no_write_except_the_commit(bench: Benches) -> None:
     """Ours: the last reply and the commit are one transaction, whether the model or code gives the answer."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
@@ -68,8 +68,8 @@ def test_a_cell_that_finishes_the_turn_costs_no_write_but_the_commit(bench: Benc
     stepped(bench, test)
 
 
-def test_what_is_known_is_written_within_a_moment_while_a_cell_computes(bench: Benches) -> None:
-    """Ours: a cell that computes for long does not keep the reply from the disk."""
+def test_the_reply_is_saved_within_a_moment_while_a_cell_computes(bench: Benches) -> None:
+    """Ours: a cell that computes for a long time does not delay the write of the reply."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, host, commands = await begin(one)
@@ -88,7 +88,7 @@ def test_what_is_known_is_written_within_a_moment_while_a_cell_computes(bench: B
     stepped(bench, test)
 
 
-def test_results_that_a_cell_resumes_with_are_written_within_a_moment_too(bench: Benches) -> None:
+def test_results_that_a_cell_resumes_with_are_saved_within_a_moment(bench: Benches) -> None:
     """Ours: after a crash the code runs again, but its calls do not."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
@@ -106,7 +106,7 @@ def test_results_that_a_cell_resumes_with_are_written_within_a_moment_too(bench:
     stepped(bench, test)
 
 
-def test_a_cell_beside_another_call_waits_for_the_write_of_its_intent(bench: Benches) -> None:
+def test_a_cell_next_to_another_call_waits_until_that_calls_intent_is_saved(bench: Benches) -> None:
     """Seed: an effect that is not idempotent writes its intent first."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
@@ -118,12 +118,12 @@ def test_a_cell_beside_another_call_waits_for_the_write_of_its_intent(bench: Ben
     stepped(bench, test)
 
 
-def test_a_store_that_fails_while_a_cell_computes_is_the_error_of_the_turn(bench: Benches) -> None:
+def test_a_store_error_while_a_cell_computes_fails_the_turn(bench: Benches) -> None:
     """Ours: no effect may follow from an input that is not on disk."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         async def fail() -> None:
-            one.clock.advance(31)  # the lease is over
+            one.clock.advance(31)  # the lease expires
             raise StoreUnavailable("disk full")
 
         driver, host, commands = await begin(one)
@@ -144,8 +144,8 @@ def test_a_store_that_fails_while_a_cell_computes_is_the_error_of_the_turn(bench
 # The calls of code
 
 
-def test_a_call_of_a_cell_begins_once_its_pause_and_its_intent_are_on_disk(bench: Benches) -> None:
-    """Seed: each call of a cell is an effect in the journal of the turn."""
+def test_a_call_of_a_cell_starts_after_its_pause_and_its_intent_are_on_disk(bench: Benches) -> None:
+    """Seed: each call of a cell is an effect in the turn's journal."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         driver, _host, commands = await begin(one, (paused(1, 1, "look"),), (settled(1),))
@@ -165,7 +165,7 @@ def test_a_call_of_a_cell_begins_once_its_pause_and_its_intent_are_on_disk(bench
 
 
 def test_a_result_the_next_pause_and_its_intents_are_one_write(bench: Benches) -> None:
-    """Ours: a call in a row costs one transaction, as a native call does."""
+    """Ours: each of several sequential calls costs one transaction, as a native call does."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         cell = (paused(1, 1, "a"), paused(1, 2, "b"), paused(1, 3, "c", "d"), paused(1, 4), settled(1))
@@ -181,8 +181,8 @@ def test_a_result_the_next_pause_and_its_intents_are_one_write(bench: Benches) -
     stepped(bench, test)
 
 
-def test_a_cell_receives_results_of_a_gather_one_by_one_in_the_order_of_the_journal(bench: Benches) -> None:
-    """Ours: calls rule 2; the next result that the cell receives is the next one in the journal."""
+def test_a_cell_receives_the_results_of_a_gather_one_by_one_in_journal_order(bench: Benches) -> None:
+    """Ours: calls rule 2, the next result that the cell receives is the next one in the journal."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(
@@ -225,8 +225,8 @@ def test_a_cell_receives_a_result_that_is_already_known_at_once(bench: Benches) 
     on(bench, test)
 
 
-def test_a_call_that_outlives_its_cell_is_waited_for(bench: Benches) -> None:
-    """Ours: calls rule 3, the turn waits for calls that still run when their cell has ended."""
+def test_a_turn_waits_for_a_call_that_outlives_its_cell(bench: Benches) -> None:
+    """Ours: calls rule 3, the turn waits for calls that still run after their cell has ended."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "a", "b"),), (settled(1, "early"),))
@@ -245,7 +245,7 @@ def test_a_call_that_outlives_its_cell_is_waited_for(bench: Benches) -> None:
 
 
 def test_plugins_rule_on_the_calls_of_a_cell(bench: Benches) -> None:
-    """Ours: rulings on the cell itself cost no write, those on its calls go with their intents."""
+    """Ours: rulings on the cell itself cost no write; those on its calls are saved with their intents."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         one.stages = ("before_tool_call",)
@@ -266,7 +266,7 @@ def waiting(one: Bench, call_id: int, kind: Any = "timer") -> Wait:
     return Wait(wait_id=f"tmr_{call_id}", kind=kind, call_id=call_id, due_at=one.clock.now_ms() + 1000)
 
 
-def test_what_a_cell_holds_is_set_free_before_the_turn_is_parked(bench: Benches) -> None:
+def test_the_resources_of_a_cell_are_released_before_the_turn_parks(bench: Benches) -> None:
     """Seed: the worker process is released; the suspended cell is journaled with the park."""
 
     async def test(one: Bench) -> None:
@@ -309,7 +309,7 @@ def test_a_turn_does_not_park_while_its_cell_computes(bench: Benches) -> None:
     on(bench, test)
 
 
-def test_a_decision_continues_the_cell_in_another_process(bench: Benches) -> None:
+def test_a_decision_resumes_the_cell_in_another_process(bench: Benches) -> None:
     """Seed: a decision in any process resumes the cell without repeating calls."""
 
     async def test(one: Bench) -> None:
@@ -331,8 +331,8 @@ def test_a_decision_continues_the_cell_in_another_process(bench: Benches) -> Non
     on(bench, test)
 
 
-def test_a_cell_that_ends_gives_up_the_call_that_waits(bench: Benches) -> None:
-    """Ours: calls rule 3, a later decision about the call is ignored."""
+def test_a_cell_that_ends_abandons_its_waiting_call(bench: Benches) -> None:
+    """Ours: calls rule 3, a later decision on the call is ignored."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "pay", "look"),), (settled(1, "early"),))
@@ -344,10 +344,10 @@ def test_a_cell_that_ends_gives_up_the_call_that_waits(bench: Benches) -> None:
     on(bench, test)
 
 
-# What code leaves behind
+# State that code leaves behind
 
 
-def test_what_a_cell_leaves_behind_is_written_together_with_its_result(bench: Benches) -> None:
+def test_the_state_of_a_cell_is_saved_together_with_its_result(bench: Benches) -> None:
     """Ours: driver rule 2, another process finds both the result and the variables, or neither."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
@@ -363,7 +363,7 @@ def test_what_a_cell_leaves_behind_is_written_together_with_its_result(bench: Be
     stepped(bench, test)
 
 
-def test_a_result_that_comes_twice_is_taken_in_once(bench: Benches) -> None:
+def test_a_duplicate_result_is_accepted_once(bench: Benches) -> None:
     """Ours: a late outcome of a settled effect is ignored."""
 
     async def test(one: Bench) -> None:
@@ -374,8 +374,8 @@ def test_a_result_that_comes_twice_is_taken_in_once(bench: Benches) -> None:
     on(bench, test)
 
 
-def test_a_cell_that_was_cancelled_leaves_nothing_behind(bench: Benches) -> None:
-    """Bug: the result came together with the end of the turn, and the variables were kept without it."""
+def test_a_cancelled_cell_leaves_no_state(bench: Benches) -> None:
+    """Bug: the result arrived together with the end of the turn, and the variables were kept without it."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "run_code", "look"))
@@ -393,11 +393,11 @@ def test_a_cell_that_was_cancelled_leaves_nothing_behind(bench: Benches) -> None
     on(bench, test)
 
 
-# Ends in the middle
+# Ends in the middle of a cell
 
 
-def test_a_turn_that_is_to_end_begins_nothing_that_was_asked_for_before(bench: Benches) -> None:
-    """Ours: if calls and an end arrive together, the end wins."""
+def test_a_turn_that_is_ending_starts_no_calls_requested_before(bench: Benches) -> None:
+    """Ours: if calls and an abort arrive together, the abort wins."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "run_code", "look"))
@@ -415,8 +415,8 @@ def test_a_turn_that_is_to_end_begins_nothing_that_was_asked_for_before(bench: B
     on(bench, test)
 
 
-def test_a_turn_that_is_to_end_lets_no_cell_go_on(bench: Benches) -> None:
-    """Ours: if a result that a cell waits for and an end arrive together, the end wins."""
+def test_a_turn_that_is_ending_resumes_no_cell(bench: Benches) -> None:
+    """Ours: if a result that a cell waits for and an abort arrive together, the abort wins."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "a", "b"),))
@@ -433,7 +433,7 @@ def test_a_turn_that_is_to_end_lets_no_cell_go_on(bench: Benches) -> None:
     on(bench, test)
 
 
-def test_a_cell_that_ends_together_with_its_last_call_does_not_go_on(bench: Benches) -> None:
+def test_a_cell_that_ends_together_with_its_last_call_is_not_resumed(bench: Benches) -> None:
     """Bug: the cell was resumed, the checkpoint after it was forgotten, and the turn hung."""
 
     async def test(one: Bench) -> None:
@@ -451,8 +451,8 @@ def test_a_cell_that_ends_together_with_its_last_call_does_not_go_on(bench: Benc
     on(bench, test)
 
 
-def test_a_cell_that_ended_meanwhile_does_not_go_on_beside_others(bench: Benches) -> None:
-    """Bug: the cell was started again while another call of the reply still ran."""
+def test_a_cell_that_has_ended_is_not_resumed_while_another_call_runs(bench: Benches) -> None:
+    """Bug: the cell was started again while another call of the reply was still running."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "run_code", "look"), replied("answer"))
@@ -472,7 +472,7 @@ def test_a_cell_that_ended_meanwhile_does_not_go_on_beside_others(bench: Benches
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
-def test_breaking_in_ends_a_cell_that_computes(bench: Benches, how: str) -> None:
+def test_a_cancel_request_interrupts_a_computing_cell(bench: Benches, how: str) -> None:
     """Seed: a turn ends even if its cell does not."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
@@ -506,7 +506,7 @@ def test_a_cancellation_from_another_process_is_seen_while_a_cell_computes(bench
     stepped(bench, test)
 
 
-def test_a_cell_does_not_resume_after_an_interruption(bench: Benches) -> None:
+def test_a_cell_does_not_resume_after_a_cancel_request(bench: Benches) -> None:
     """Ours: the result and the request arrive together; the request wins."""
 
     async def test(one: Bench) -> None:
@@ -541,7 +541,7 @@ def test_a_driver_that_lost_the_lease_does_not_resume_a_cell(bench: Benches) -> 
     stepped(bench, test)
 
 
-def test_what_a_cell_delivers_after_the_end_changes_nothing(bench: Benches) -> None:
+def test_results_delivered_by_a_cell_after_the_end_change_nothing(bench: Benches) -> None:
     """Seed: a result that arrives after the end of the turn changes nothing."""
 
     async def test(one: Bench) -> None:
@@ -569,7 +569,7 @@ def test_what_a_cell_delivers_after_the_end_changes_nothing(bench: Benches) -> N
     on(bench, test)
 
 
-def test_a_cell_that_hands_over_opens_the_frame_in_the_commit(bench: Benches) -> None:
+def test_a_cell_that_switches_frames_opens_the_new_frame_in_the_commit(bench: Benches) -> None:
     """Seed: `continue_as(task, seed)` ends the turn with a frame switch."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
@@ -582,7 +582,7 @@ def test_a_cell_that_hands_over_opens_the_frame_in_the_commit(bench: Benches) ->
     stepped(bench, test)
 
 
-def test_a_message_before_the_commit_puts_the_answer_of_a_cell_off(bench: Benches) -> None:
+def test_a_message_before_the_commit_postpones_the_answer_of_a_cell(bench: Benches) -> None:
     """Ours: of a message and a commit exactly one wins, and the model continues after the answer."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
@@ -602,7 +602,7 @@ def test_a_message_before_the_commit_puts_the_answer_of_a_cell_off(bench: Benche
     stepped(bench, test)
 
 
-def test_what_plugins_said_about_a_cell_is_durable_before_the_model_is_asked(bench: Benches) -> None:
+def test_plugin_messages_about_a_cell_are_durable_before_the_model_is_called(bench: Benches) -> None:
     """Seed: an input is durable before any command that follows from it."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
@@ -614,8 +614,8 @@ def test_what_plugins_said_about_a_cell_is_durable_before_the_model_is_asked(ben
     stepped(bench, test)
 
 
-def test_a_frame_that_is_to_open_at_the_last_moment_opens(bench: Benches) -> None:
-    """Ours: the request for the frame may arrive together with the last result of the round, and after it."""
+def test_a_frame_switch_requested_after_the_last_result_is_executed(bench: Benches) -> None:
+    """Ours: the request may arrive together with the last result of the round, or after it."""
 
     async def test(one: Bench) -> None:
         switch = FrameSwitchRequested(at_ms=1, switch=FrameSwitch(frame_id="f_2"))

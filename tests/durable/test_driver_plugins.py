@@ -44,8 +44,8 @@ FAILED = ModelFailed(at_ms=1, error=ErrorObject(code="PROVIDER_ERROR", message="
 Benches = Callable[[], Bench]
 
 
-def test_plugins_that_say_nothing_cost_a_turn_no_write(bench: Benches) -> None:
-    """Ours: a turn with twenty plugins stays within 1.3 times of one with none."""
+def test_plugins_that_return_nothing_cost_a_turn_no_write(bench: Benches) -> None:
+    """Ours: a turn with twenty plugins costs at most 1.3 times as much as one without any."""
 
     async def test(one: Bench, _: Any) -> None:
         one.stages = EVERY_STAGE
@@ -70,7 +70,7 @@ def test_plugins_that_say_nothing_cost_a_turn_no_write(bench: Benches) -> None:
     stepped(bench, test)
 
 
-# Rulings that say something
+# Rulings that contain something
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,7 @@ def test_plugins_that_say_nothing_cost_a_turn_no_write(bench: Benches) -> None:
     [saying("psst"), Ruling(events=(NOTE,)), Ruling(model_calls=1)],
     ids=["a message", "an event", "a model call"],
 )
-def test_what_plugins_said_before_the_turn_is_durable_before_the_model_is_asked(
-    bench: Benches, ruling: Ruling
-) -> None:
+def test_before_turn_rulings_are_durable_before_the_model_is_called(bench: Benches, ruling: Ruling) -> None:
     """Seed: an input is durable before any command that follows from it touches the world."""
 
     async def test(one: Bench, _: Any) -> None:
@@ -96,8 +94,8 @@ def test_what_plugins_said_before_the_turn_is_durable_before_the_model_is_asked(
     stepped(bench, test)
 
 
-def test_a_compaction_is_durable_before_the_model_is_asked(bench: Benches) -> None:
-    """Ours: another process would compact again, and get another result."""
+def test_a_compaction_is_durable_before_the_model_is_called(bench: Benches) -> None:
+    """Ours: another process would compact again, and get a different result."""
 
     async def test(one: Bench, _: Any) -> None:
         one.stages = ("prepare",)
@@ -112,7 +110,7 @@ def test_a_compaction_is_durable_before_the_model_is_asked(bench: Benches) -> No
     stepped(bench, test)
 
 
-def test_a_prompt_and_a_view_can_be_made_again_and_need_no_write(bench: Benches) -> None:
+def test_a_prompt_and_a_view_can_be_prepared_again_and_need_no_write(bench: Benches) -> None:
     """Ours: no entry of the history depends on the prompt or the view."""
 
     async def test(one: Bench, _: Any) -> None:
@@ -126,7 +124,7 @@ def test_a_prompt_and_a_view_can_be_made_again_and_need_no_write(bench: Benches)
     stepped(bench, test)
 
 
-def test_plugins_that_hold_a_turn_make_the_model_go_on(bench: Benches) -> None:
+def test_a_plugin_message_before_completion_makes_the_model_continue(bench: Benches) -> None:
     """Seed: a checkpoint hook that injects a message before completion continues the turn."""
 
     async def test(one: Bench, _: Any) -> None:
@@ -148,7 +146,7 @@ def test_plugins_that_hold_a_turn_make_the_model_go_on(bench: Benches) -> None:
     stepped(bench, test)
 
 
-def test_messages_at_the_end_of_a_turn_become_turns_of_their_own(bench: Benches) -> None:
+def test_messages_at_the_end_of_a_turn_become_separate_turns(bench: Benches) -> None:
     """Seed: AppendTurnMessages after a turn; the task of a new frame comes first."""
 
     async def test(one: Bench) -> None:
@@ -169,8 +167,8 @@ def test_messages_at_the_end_of_a_turn_become_turns_of_their_own(bench: Benches)
     on(bench, test)
 
 
-def test_what_plugins_say_at_the_end_is_committed_with_it(bench: Benches) -> None:
-    """Ours: machine rule 6, the commit has the complete turn before the turn has ended."""
+def test_after_turn_rulings_are_committed_with_the_turn(bench: Benches) -> None:
+    """Ours: machine rule 6, the commit has the complete turn."""
 
     async def test(one: Bench) -> None:
         one.stages = ("after_turn",)
@@ -187,8 +185,8 @@ def test_what_plugins_say_at_the_end_is_committed_with_it(bench: Benches) -> Non
     on(bench, test)
 
 
-def test_plugins_see_an_end_that_was_put_off_again(bench: Benches) -> None:
-    """Ours: machine rule 6, rulings about the end that was put off are discarded."""
+def test_plugins_see_a_postponed_end_again(bench: Benches) -> None:
+    """Ours: machine rule 6, rulings on the postponed end are discarded."""
 
     async def test(one: Bench, _: Any) -> None:
         one.stages = ("after_turn",)
@@ -215,7 +213,7 @@ def test_plugins_see_an_end_that_was_put_off_again(bench: Benches) -> None:
     stepped(bench, test)
 
 
-def test_plugins_see_each_end_that_is_about_to_be_written(bench: Benches) -> None:
+def test_plugins_see_each_outcome_that_is_about_to_be_committed(bench: Benches) -> None:
     """Seed: turn_finalized observes each outcome that the driver tries to commit."""
 
     async def test(one: Bench) -> None:
@@ -227,7 +225,7 @@ def test_plugins_see_each_end_that_is_about_to_be_written(bench: Benches) -> Non
     on(bench, test)
 
 
-# Breaking in
+# Interruptions
 
 BROKEN_OFF = {
     "hooks.before_turn.1": "before_turn",
@@ -238,7 +236,7 @@ BROKEN_OFF = {
 
 
 @pytest.mark.parametrize("key", BROKEN_OFF)
-def test_a_cancellation_breaks_off_what_plugins_do_in_a_turn(bench: Benches, key: str) -> None:
+def test_a_cancellation_interrupts_running_hooks(bench: Benches, key: str) -> None:
     """Ours: a caller that cancels a turn does not wait for a plugin."""
 
     async def test(one: Bench) -> None:
@@ -258,8 +256,8 @@ def test_a_cancellation_breaks_off_what_plugins_do_in_a_turn(bench: Benches, key
 
 
 @pytest.mark.parametrize("key", BROKEN_OFF)
-def test_time_that_is_over_breaks_off_what_plugins_do_in_a_turn(bench: Benches, key: str) -> None:
-    """Ours: UsageLimits.max_wall_ms counts the time of plugins."""
+def test_exceeding_the_wall_time_interrupts_running_hooks(bench: Benches, key: str) -> None:
+    """Ours: UsageLimits.max_wall_ms includes the time that plugins take."""
 
     async def test(one: Bench, loop: Any) -> None:
         one.stages = (BROKEN_OFF[key],)  # type: ignore[assignment]
@@ -274,7 +272,7 @@ def test_time_that_is_over_breaks_off_what_plugins_do_in_a_turn(bench: Benches, 
     stepped(bench, test)
 
 
-def test_a_cancellation_before_completion_breaks_off_the_hooks_there(bench: Benches) -> None:
+def test_a_cancellation_interrupts_before_completion_hooks(bench: Benches) -> None:
     """Ours: a turn that has an answer can still be cancelled."""
 
     async def test(one: Bench) -> None:
@@ -289,8 +287,8 @@ def test_a_cancellation_before_completion_breaks_off_the_hooks_there(bench: Benc
     on(bench, test)
 
 
-def test_a_turn_that_was_cancelled_before_it_began_asks_no_plugin(bench: Benches) -> None:
-    """Ours: a cancellation that comes before the first hook wins."""
+def test_a_turn_cancelled_before_it_began_runs_no_hooks(bench: Benches) -> None:
+    """Ours: a cancellation before the first hook wins."""
 
     async def test(one: Bench) -> None:
         one.stages = ("before_turn",)
@@ -302,7 +300,9 @@ def test_a_turn_that_was_cancelled_before_it_began_asks_no_plugin(bench: Benches
     on(bench, test)
 
 
-def test_a_cancellation_lets_plugins_hear_of_an_end_and_does_not_change_it(bench: Benches) -> None:
+def test_a_cancellation_does_not_interrupt_after_turn_hooks_or_change_a_failed_outcome(
+    bench: Benches,
+) -> None:
     """Ours: a cancellation does not interrupt after_turn; the turn ends either way."""
 
     async def test(one: Bench) -> None:
@@ -319,8 +319,8 @@ def test_a_cancellation_lets_plugins_hear_of_an_end_and_does_not_change_it(bench
     on(bench, test)
 
 
-def test_a_cancellation_while_plugins_see_an_answer_is_handled_next(bench: Benches) -> None:
-    """Ours: nothing is committed yet, so the cancellation wins, and plugins see that end."""
+def test_a_cancellation_while_after_turn_hooks_see_an_answer_cancels_the_turn(bench: Benches) -> None:
+    """Ours: nothing is committed yet, so the cancellation wins, and plugins see the new outcome."""
 
     async def test(one: Bench) -> None:
         one.stages = ("after_turn",)
@@ -341,7 +341,7 @@ def test_a_cancellation_while_plugins_see_an_answer_is_handled_next(bench: Bench
 # Calls
 
 
-def test_plugins_rule_on_several_calls_at_once(bench: Benches) -> None:
+def test_plugins_rule_on_several_calls_concurrently(bench: Benches) -> None:
     """Ours: guards run concurrently, so three slow ones take as long as one."""
 
     async def test(one: Bench) -> None:
@@ -364,7 +364,7 @@ def test_plugins_rule_on_several_calls_at_once(bench: Benches) -> None:
     on(bench, test)
 
 
-def test_a_plugin_that_ends_the_turn_in_a_ruling_starts_none_of_the_calls(bench: Benches) -> None:
+def test_an_abort_in_a_ruling_on_a_call_starts_none_of_the_calls(bench: Benches) -> None:
     """Seed: AbortTurn before a tool call also stops the calls before it in the same reply."""
 
     async def test(one: Bench) -> None:
@@ -380,7 +380,7 @@ def test_a_plugin_that_ends_the_turn_in_a_ruling_starts_none_of_the_calls(bench:
     on(bench, test)
 
 
-def test_a_plugin_that_ends_the_turn_over_a_result_stops_the_other_calls(bench: Benches) -> None:
+def test_an_abort_in_a_ruling_on_a_result_stops_the_other_calls(bench: Benches) -> None:
     """Seed: AbortTurn after a tool call stops the other calls of the turn."""
 
     async def test(one: Bench) -> None:
@@ -391,13 +391,13 @@ def test_a_plugin_that_ends_the_turn_over_a_result_stops_the_other_calls(bench: 
         assert host.deliver is not None
         host.deliver(ToolSettled(at_ms=1, call_id=1, value="r", ruling=Ruling(abort=ENOUGH)))
         assert stopped(await driving).reason is StopReason.PLUGIN_ABORT
-        assert host.stopped == 2  # once as the machine wants it, once at the end
+        assert host.stopped == 2  # once because the machine requests it, once at the end
 
     on(bench, test)
 
 
 def test_calls_that_plugins_settled_or_made_wait_are_not_executed(bench: Benches) -> None:
-    """Seed: ShortCircuitTool settles a call, and a guard may ask for a person's approval."""
+    """Seed: ShortCircuitTool settles a call, and a guard may require a person's approval."""
 
     async def test(one: Bench) -> None:
         one.stages = ("before_tool_call",)
@@ -413,7 +413,7 @@ def test_calls_that_plugins_settled_or_made_wait_are_not_executed(bench: Benches
     on(bench, test)
 
 
-def test_a_call_that_waits_is_written_by_the_park_alone_if_nothing_comes_before_that(bench: Benches) -> None:
+def test_a_waiting_call_is_written_only_by_the_park_if_nothing_precedes_it(bench: Benches) -> None:
     """Ours: a pause for an approval costs no additional transaction."""
 
     async def test(one: Bench) -> None:
@@ -427,7 +427,7 @@ def test_a_call_that_waits_is_written_by_the_park_alone_if_nothing_comes_before_
     on(bench, test)
 
 
-def test_another_process_asks_plugins_only_about_what_they_have_not_ruled_on(bench: Benches) -> None:
+def test_another_process_runs_only_the_hooks_whose_rulings_are_not_journaled(bench: Benches) -> None:
     """Seed: recovery never runs a hook twice whose outcome is journaled."""
 
     async def test(one: Bench) -> None:
@@ -454,10 +454,10 @@ def test_another_process_asks_plugins_only_about_what_they_have_not_ruled_on(ben
     on(bench, test)
 
 
-# What plugins remember
+# Plugin state
 
 
-def test_what_plugins_remember_is_saved_with_the_inputs_that_made_them_remember_it(bench: Benches) -> None:
+def test_plugin_state_is_saved_with_the_inputs_that_caused_it(bench: Benches) -> None:
     """Ours: driver rule 2, another process finds both the state and the inputs, or neither."""
 
     async def test(one: Bench) -> None:
@@ -478,7 +478,7 @@ def test_what_plugins_remember_is_saved_with_the_inputs_that_made_them_remember_
     on(bench, test)
 
 
-def test_a_turn_that_parks_takes_along_what_plugins_remember(bench: Benches) -> None:
+def test_a_turn_that_parks_saves_plugin_state(bench: Benches) -> None:
     """Ours: the process that takes the turn over has the plugins' state."""
 
     async def test(one: Bench) -> None:
@@ -500,7 +500,7 @@ def test_a_turn_that_parks_takes_along_what_plugins_remember(bench: Benches) -> 
     on(bench, test)
 
 
-def test_the_end_of_a_turn_keeps_what_plugins_remember(bench: Benches) -> None:
+def test_the_end_of_a_turn_commits_plugin_state(bench: Benches) -> None:
     """Seed: plugin state is committed with the turn."""
 
     async def test(one: Bench) -> None:
@@ -519,7 +519,7 @@ def test_the_end_of_a_turn_keeps_what_plugins_remember(bench: Benches) -> None:
 
 
 @pytest.mark.parametrize("stages", [(), ("after_turn",)])
-def test_a_plugin_whose_state_is_lost_ends_the_turn_and_the_end_is_written_without_it(
+def test_a_plugin_that_loses_its_state_ends_the_turn_and_the_end_is_committed_without_it(
     bench: Benches, stages: tuple[Stage, ...]
 ) -> None:
     """Ours: a plugin that cannot snapshot its state must not keep the turn from ending."""
@@ -541,7 +541,7 @@ def test_a_plugin_whose_state_is_lost_ends_the_turn_and_the_end_is_written_witho
     stepped(bench, test)
 
 
-def test_a_state_that_is_lost_changes_no_end_without_an_answer(bench: Benches) -> None:
+def test_lost_plugin_state_does_not_change_the_outcome_of_a_failed_turn(bench: Benches) -> None:
     """Ours: a turn that failed reports its own error, not that of the plugin."""
 
     async def test(one: Bench) -> None:
@@ -553,8 +553,8 @@ def test_a_state_that_is_lost_changes_no_end_without_an_answer(bench: Benches) -
     on(bench, test)
 
 
-def test_attachments_are_handed_over_with_the_next_save(bench: Benches) -> None:
-    """Ours: a message that names a blob is not durable without it."""
+def test_attachments_are_saved_with_the_next_write(bench: Benches) -> None:
+    """Ours: a message that names a blob is not durable without the blob."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "a"), replied("answer"))
@@ -567,7 +567,7 @@ def test_attachments_are_handed_over_with_the_next_save(bench: Benches) -> None:
     on(bench, test)
 
 
-def test_attachments_of_a_commit_that_is_refused_are_handed_over_again(bench: Benches) -> None:
+def test_attachments_of_a_refused_commit_are_saved_again(bench: Benches) -> None:
     """Bug: the attachments were lost, and the messages that name them could not be read back."""
 
     async def test(one: Bench) -> None:
@@ -583,8 +583,8 @@ def test_attachments_of_a_commit_that_is_refused_are_handed_over_again(bench: Be
     on(bench, test)
 
 
-def test_a_failing_hook_is_the_end_of_the_turn_and_no_error_of_the_driver(bench: Benches) -> None:
-    """Seed: a failing hook ends the turn with plugin_abort, in whatever stage."""
+def test_a_failing_hook_ends_the_turn_and_does_not_raise_in_the_driver(bench: Benches) -> None:
+    """Seed: a failing hook ends the turn with plugin_abort, whatever its stage."""
 
     async def test(one: Bench) -> None:
         one.stages = ("after_turn",)
@@ -596,7 +596,7 @@ def test_a_failing_hook_is_the_end_of_the_turn_and_no_error_of_the_driver(bench:
     on(bench, test)
 
 
-def test_a_host_has_what_the_driver_asks_of_it() -> None:
-    """Ours: the stand-in is an EffectHost; a method that is added must come into it."""
+def test_the_test_host_has_every_method_of_an_effect_host() -> None:
+    """Ours: the stand-in is an EffectHost; a method added there must be added to it."""
     asked = {name for name in vars(EffectHost) if not name.startswith("_")}
     assert asked <= set(dir(Host))

@@ -1,4 +1,4 @@
-"""Rulings of plugins are flushed after at most 5 ms, or with the next write if that comes sooner."""
+"""Flushing of plugin rulings: after at most 5 ms, or with the next write if that comes sooner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Benches = Callable[[], Bench]
 
 
 async def settle_down() -> None:
-    """Run the loop until nothing is left to run."""
+    """Run the loop until no callback is left."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -38,7 +38,7 @@ def begun(driver: TurnDriver, commands: list[object]) -> asyncio.Task[Driven]:
 
 
 async def while_the_model_thinks(one: Bench) -> tuple[TurnDriver, Host, asyncio.Task[Driven]]:
-    """Start a turn whose plugins said nothing, and drive it until the model is called."""
+    """Start a turn whose plugins return nothing, and drive it until the model is called."""
     one.stages = ("before_turn",)
     driver, host, commands = await one.begin(replied("answer"))
     host.hold("model.1")
@@ -47,7 +47,7 @@ async def while_the_model_thinks(one: Bench) -> tuple[TurnDriver, Host, asyncio.
     return driver, host, driving
 
 
-def test_a_ruling_from_which_nothing_follows_is_written_within_a_moment(bench: Benches) -> None:
+def test_a_ruling_that_nothing_depends_on_is_flushed_within_a_moment(bench: Benches) -> None:
     """Ours: a slow model call does not delay the write of a ruling."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
@@ -64,8 +64,8 @@ def test_a_ruling_from_which_nothing_follows_is_written_within_a_moment(bench: B
     stepped(bench, test)
 
 
-def test_a_step_that_is_over_sooner_is_written_together_with_it(bench: Benches) -> None:
-    """Ours: hooks that say nothing cost no write of their own."""
+def test_a_ruling_is_saved_with_a_model_reply_that_comes_before_the_flush(bench: Benches) -> None:
+    """Ours: hooks that return nothing cost no extra write."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         _, host, driving = await while_the_model_thinks(one)
@@ -84,8 +84,8 @@ def test_a_step_that_is_over_sooner_is_written_together_with_it(bench: Benches) 
     stepped(bench, test)
 
 
-def test_each_ruling_of_a_turn_is_written_within_a_moment(bench: Benches) -> None:
-    """Bug: after the first one had been written, the next waited for the model."""
+def test_every_ruling_of_a_turn_is_flushed_within_a_moment(bench: Benches) -> None:
+    """Bug: after the first ruling had been written, the next one waited for the model."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         one.stages = ("before_turn", "prepare")
@@ -106,8 +106,8 @@ def test_each_ruling_of_a_turn_is_written_within_a_moment(bench: Benches) -> Non
     stepped(bench, test)
 
 
-def test_what_is_known_while_something_is_written_is_written_a_moment_later(bench: Benches) -> None:
-    """Ours: with a slow disk, the next ruling does not have to wait for the model either."""
+def test_a_ruling_made_during_a_write_is_flushed_a_moment_after_it(bench: Benches) -> None:
+    """Ours: even with a slow disk, the next ruling does not have to wait for the model."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         one.stages = ("before_turn", "prepare")
@@ -125,7 +125,7 @@ def test_what_is_known_while_something_is_written_is_written_a_moment_later(benc
         loop.advance(MOMENT_S * 1.1)
         await writing.wait()
         slow.set()
-        await one.log.until("model.1")  # what can wait does not hold up the model
+        await one.log.until("model.1")  # a write that may come later does not delay the model
         disk.set()
         await one.log.until("save hooks.before_turn.1")
         loop.advance(MOMENT_S * 1.1)
@@ -136,8 +136,8 @@ def test_what_is_known_while_something_is_written_is_written_a_moment_later(benc
     stepped(bench, test)
 
 
-def test_the_model_waits_for_what_plugins_said_that_is_being_written(bench: Benches) -> None:
-    """Bug: the model was asked while the message it was asked about was not on disk yet."""
+def test_the_model_is_not_called_before_plugin_messages_are_written(bench: Benches) -> None:
+    """Bug: the model was called while the message for it was not on disk yet."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         one.stages = ("before_turn", "prepare")
@@ -164,7 +164,7 @@ def test_the_model_waits_for_what_plugins_said_that_is_being_written(bench: Benc
     stepped(bench, test)
 
 
-def test_what_a_hook_under_way_remembers_is_not_written_before_what_it_says(bench: Benches) -> None:
+def test_the_state_of_a_running_hook_is_not_written_before_its_ruling(bench: Benches) -> None:
     """Bug: another process found the state without the ruling, and ran the hook on its own earlier state."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
@@ -186,7 +186,7 @@ def test_what_a_hook_under_way_remembers_is_not_written_before_what_it_says(benc
     stepped(bench, test)
 
 
-def test_a_cancellation_that_a_flush_tells_of_ends_the_model_call(bench: Benches) -> None:
+def test_a_cancellation_noticed_by_a_flush_interrupts_the_model_call(bench: Benches) -> None:
     """Bug: the cancellation was only noted, and a later request in this process had no effect."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
@@ -238,14 +238,14 @@ def test_a_driver_that_knows_the_lease_is_lost_flushes_nothing(bench: Benches) -
     stepped(bench, test)
 
 
-def test_a_store_that_fails_while_flushing_is_the_error_of_the_turn(bench: Benches) -> None:
+def test_a_store_error_during_a_flush_fails_the_turn(bench: Benches) -> None:
     """Ours: no effect may follow from an input that is not on disk."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, host, driving = await while_the_model_thinks(one)
 
         async def fail() -> None:
-            one.clock.advance(31)  # the lease is over
+            one.clock.advance(31)  # the lease expires
             raise StoreUnavailable("disk full")
 
         one.log.before_save = fail
@@ -260,14 +260,14 @@ def test_a_store_that_fails_while_flushing_is_the_error_of_the_turn(bench: Bench
     stepped(bench, test)
 
 
-def test_a_store_that_fails_does_not_hide_that_the_turn_was_left(bench: Benches) -> None:
-    """Ours: the caller that cancels the task of a turn gets its CancelledError."""
+def test_a_store_error_during_a_flush_does_not_hide_the_cancellation_of_the_task(bench: Benches) -> None:
+    """Ours: a caller that cancels the task of a turn gets its CancelledError."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, _, driving = await while_the_model_thinks(one)
 
         async def fail() -> None:
-            one.clock.advance(31)  # the lease is over
+            one.clock.advance(31)  # the lease expires
             raise StoreUnavailable("disk full")
 
         one.log.before_save = fail
@@ -280,7 +280,7 @@ def test_a_store_that_fails_does_not_hide_that_the_turn_was_left(bench: Benches)
     stepped(bench, test)
 
 
-def test_a_turn_that_is_left_writes_nothing_later(bench: Benches) -> None:
+def test_an_abandoned_turn_writes_nothing_later(bench: Benches) -> None:
     """Ours: no timer of a driver outlives its turn."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
@@ -295,7 +295,7 @@ def test_a_turn_that_is_left_writes_nothing_later(bench: Benches) -> None:
     stepped(bench, test)
 
 
-def test_what_was_flushed_is_not_asked_for_again_by_another_process(bench: Benches) -> None:
+def test_another_process_does_not_run_a_hook_whose_ruling_was_flushed(bench: Benches) -> None:
     """Seed: recovery never runs a hook twice whose outcome is journaled."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:

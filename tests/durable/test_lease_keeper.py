@@ -1,4 +1,4 @@
-"""The keeper of leases: what it asks the store for while turns run."""
+"""The lease keeper: the reads it makes while turns run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from standfast.testing.session_values import a_head, begin
 
 
 class RunningTurn:
-    """A holder whose turn only notes that it was cancelled."""
+    """A lease holder that only records whether it was cancelled."""
 
     def __init__(self, begun: Any) -> None:
         self.journal: Any = SimpleNamespace(turn_id=begun.record.turn_id, lease=begun.lease, held_until_ms=0)
@@ -28,7 +28,7 @@ class RunningTurn:
         self.cancelled = True
 
 
-def test_one_read_finds_the_cancelled_ones_of_all_running_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_read_finds_every_cancelled_turn_among_the_running_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: a process with a thousand running turns read a thousand records every second."""
 
     async def run() -> None:

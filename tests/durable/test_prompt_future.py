@@ -14,7 +14,7 @@ _PLACE: ContextVar[str] = ContextVar("place", default="")
 
 
 async def _waiting(future: PromptFuture[int], log: list[str]) -> asyncio.Task[int]:
-    """Return a task that awaits *future* and notes what it got."""
+    """Return a task that awaits *future* and logs the result."""
 
     async def main() -> int:
         _PLACE.set("task")
@@ -32,7 +32,7 @@ async def _waiting(future: PromptFuture[int], log: list[str]) -> asyncio.Task[in
 
 
 async def _from_callback(settle: Callable[[], None], log: list[str]) -> None:
-    """Call *settle* as a callback of the loop does, and note when it returns."""
+    """Call *settle* as a loop callback would, and log when it returns."""
     returned = asyncio.get_running_loop().create_future()
 
     def call() -> None:
@@ -55,7 +55,7 @@ def _run(test: Callable[[PromptFuture[int], list[str]], Awaitable[None]]) -> lis
 
 
 def test_the_awaiter_continues_within_the_call_in_its_own_context() -> None:
-    """Ours: a cycle of the loop is saved for each result."""
+    """Ours: this saves one cycle of the loop for each result."""
 
     async def test(future: PromptFuture[int], log: list[str]) -> None:
         task = await _waiting(future, log)
@@ -66,7 +66,7 @@ def test_the_awaiter_continues_within_the_call_in_its_own_context() -> None:
 
 
 def test_an_error_is_raised_within_the_call() -> None:
-    """Ours."""
+    """Ours: errors are as prompt as results."""
 
     async def test(future: PromptFuture[int], log: list[str]) -> None:
         task = await _waiting(future, log)
@@ -77,8 +77,8 @@ def test_an_error_is_raised_within_the_call() -> None:
     assert _run(test) == ["KeyError", "returned"]
 
 
-def test_it_is_a_plain_future_unless_it_is_settled_at_once() -> None:
-    """Ours: the outcomes of several effects are taken in together."""
+def test_without_at_once_it_is_a_plain_future() -> None:
+    """Ours: the outcomes of several effects are processed together."""
 
     async def test(future: PromptFuture[int], log: list[str]) -> None:
         task = await _waiting(future, log)
@@ -88,8 +88,8 @@ def test_it_is_a_plain_future_unless_it_is_settled_at_once() -> None:
     assert _run(test) == ["returned", "1 in task"]
 
 
-def test_a_task_that_settles_it_is_not_interrupted() -> None:
-    """Ours: asyncio refuses to enter a task within another."""
+def test_settling_within_a_task_does_not_interrupt_that_task() -> None:
+    """Ours: asyncio refuses to enter one task from within another."""
 
     async def test(future: PromptFuture[int], log: list[str]) -> None:
         task = await _waiting(future, log)
@@ -100,8 +100,8 @@ def test_a_task_that_settles_it_is_not_interrupted() -> None:
     assert _run(test) == ["returned", "1 in task"]
 
 
-def test_one_that_is_settled_before_it_is_awaited_does_not_suspend() -> None:
-    """Ours: a write at once is over before its caller awaits it."""
+def test_awaiting_a_settled_future_does_not_suspend() -> None:
+    """Ours: a write made at once is done before its caller awaits it."""
 
     async def test(future: PromptFuture[int], log: list[str]) -> None:
         future.set_result(1, at_once=True)
@@ -110,8 +110,8 @@ def test_one_that_is_settled_before_it_is_awaited_does_not_suspend() -> None:
     assert _run(test) == []
 
 
-def test_cancelling_the_awaiter_cancels_it() -> None:
-    """Ours: and a result that comes later is refused, as by any future."""
+def test_cancelling_the_awaiter_cancels_the_future() -> None:
+    """Ours: a second cancellation has no effect, as with any future."""
 
     async def test(future: PromptFuture[int], log: list[str]) -> None:
         task = await _waiting(future, log)
@@ -125,7 +125,7 @@ def test_cancelling_the_awaiter_cancels_it() -> None:
 
 
 def test_other_callbacks_are_called_a_cycle_later() -> None:
-    """Ours: `wait`, `shield` and `wait_for` add and remove callbacks of their own."""
+    """Ours: `wait`, `shield` and `wait_for` add and remove their own callbacks."""
 
     async def test(future: PromptFuture[int], log: list[str]) -> None:
         task = await _waiting(future, log)
@@ -138,8 +138,8 @@ def test_other_callbacks_are_called_a_cycle_later() -> None:
     assert _run(test) == ["1 in task", "returned", "callback 1"]
 
 
-def test_a_callback_that_was_removed_is_not_called() -> None:
-    """Ours: also if it is the one that would be called at once."""
+def test_a_removed_callback_is_not_called() -> None:
+    """Ours: this includes the callback that would be called at once."""
 
     async def test(future: PromptFuture[int], log: list[str]) -> None:
         task = await _waiting(future, log)

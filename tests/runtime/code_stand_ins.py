@@ -1,4 +1,4 @@
-"""What tests of sessions that act in code share: cells, their reports, models, the store."""
+"""Helpers for tests of sessions that act in code: cells, their reports, models, the store."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class RecordingModel:
 
 
 class AnsweringModel:
-    """A model that gives the cells of a script to a session, and answers questions of code by a function."""
+    """A model that gives a session the cells of a script, and answers questions from code with a function."""
 
     def __init__(self, cells: Iterable[str], answer: Callable[[str], str | Exception]) -> None:
         self.model_id = "scripted:answers"
@@ -154,6 +154,6 @@ def rows(path: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
 
 
 def blob_sizes(path: Path) -> list[int]:
-    """Return the sizes of the stored blobs, ascending, without the records of prompts."""
+    """Return the sizes of the stored blobs in ascending order, without the records of prompts."""
     blobs = [data for (data,) in rows(path, "SELECT data FROM blobs")]
     return sorted(len(data) for data in blobs if not data.startswith(b'{"layers":'))

@@ -1,4 +1,4 @@
-"""Places to keep sessions in, for tests that must hold in each of them."""
+"""Stores for tests that must hold on each of them."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> P
 
 @pytest.fixture
 def memory(clock: FakeClock) -> Place:
-    """Return a store in memory, for tests that do not depend on storage."""
+    """Return an in-memory store, for tests that do not depend on storage."""
     return Place(None, clock)

@@ -1,4 +1,4 @@
-"""What tests of plugins in sessions share: an obedient model, small plugins, sources."""
+"""Helpers for tests of plugins in sessions: an obedient model, small plugins, sources."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def _requested(word: str) -> RequestedCall:
 
 
 class Counter(Plugin):
-    """Counts what its tool is called, durably."""
+    """A plugin that durably counts the calls of its tool."""
 
     @tool(side_effect="write")
     async def bump(self) -> int:
-        """Count on."""
+        """Increment the counter."""
         self.state = self.number + 1
         return self.number
 
@@ -67,18 +67,18 @@ class Counter(Plugin):
 
     @action(kind="command")
     async def add(self, ctx: Any, args: int) -> int:
-        """Count on by more."""
+        """Add a number to the counter."""
         self.state = self.number + args
         return self.number
 
     @action
     async def count(self, ctx: Any) -> int:
-        """How far it has counted."""
+        """Return the count."""
         return self.number
 
 
 class Album(Plugin):
-    """Keeps large pieces under names."""
+    """A plugin that keeps large blobs under names."""
 
     def __init__(self) -> None:
         self.pages: dict[str, bytes] = {}
@@ -92,7 +92,7 @@ class Album(Plugin):
 
     @action
     async def look(self, ctx: Any) -> dict[str, str]:
-        """What it has."""
+        """Return the pages."""
         return {name: data.decode() for name, data in self.pages.items()}
 
     def snapshot(self, writer: SnapshotWriter) -> PluginSnapshotMeta:
@@ -175,7 +175,7 @@ class Source:
         return self.tools.get(name)
 
 
-# Lookers
+# Readers
 
 
 async def context_of(session: Session[Any]) -> SessionContext:

@@ -1,4 +1,4 @@
-"""What tests of turns share: a place for sessions, models that a script cannot express, small lookers."""
+"""Helpers for tests of turns: a place for sessions, models that a script cannot express, small readers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Place:
         self._memory = MemorySessionStore(owner_is_dead=owner_is_dead)
 
     def runtime(self, **options: Any) -> Runtime:
-        """Open a runtime over the store, with the test's clock, that does not sleep between attempts."""
+        """Open a runtime over the store, with the test's clock and without pauses between attempts."""
         options.setdefault("clock", self.clock)
         return Runtime(self.path or self._memory, _sleep=self._sleep, **options)
 
@@ -44,7 +44,7 @@ class Place:
 
 
 class StagedModel:
-    """A model whose deltas come from a coroutine function, for what a script cannot express."""
+    """A model whose deltas come from a coroutine function, for behaviour that a script cannot express."""
 
     def __init__(
         self, play: Callable[[ModelRequest], AsyncIterator[ModelDelta]], model_id: str = "staged:one"
@@ -118,12 +118,12 @@ def agent_of(*replies: Any, **options: Any) -> Agent[Any, Any]:
 
 
 def said(messages: Iterable[Payload]) -> list[str]:
-    """Return the texts of the users' messages."""
+    """Return the texts of the user's messages."""
     return [text_of(one.content) for one in messages if isinstance(one, UserMessage)]
 
 
 def results(messages: Iterable[Message]) -> list[Any]:
-    """Return the results of calls: values, or the codes of errors."""
+    """Return the results of calls: values, or error codes."""
     return [
         one.value if one.error is None else one.error.code for one in messages if isinstance(one, ToolMessage)
     ]
@@ -141,13 +141,13 @@ async def events_of(turn: Turn[Any]) -> list[Event]:
 async def go_on(session: Session[Any]) -> TurnResult[Any]:
     """Resume the unfinished turn and wait for its result."""
     turn = await session.resume()
-    if turn is None:  # the runtime was quicker: it takes up what was left by itself
+    if turn is None:  # recovery was faster: the runtime resumes unfinished turns by itself
         turn = session.follow((await session.turns())[-1].turn_id)
     return await turn.settled()
 
 
 async def keeper_looks(runtime: Runtime, times: int = 3) -> None:
-    """Wait until the keeper has looked for queued inputs more often than that."""
+    """Wait until the keeper has looked for queued inputs more often than *times*."""
     seen, ask = 0, runtime.store.with_queued
 
     async def counted() -> list[str]:

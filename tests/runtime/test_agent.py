@@ -1,4 +1,4 @@
-"""Agents on their own: how they are made, run and read."""
+"""Agents without a runtime: how they are created, run and read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_an_agent_answers_without_a_runtime() -> None:
     assert said(result.messages) == ["hi"]
 
 
-def test_run_is_run_sync_with_an_event_loop() -> None:
+def test_run_works_like_run_sync_inside_an_event_loop() -> None:
     """Seed: the methods have the names that Python users know."""
     assert asyncio.run(agent_of("hello").run("hi")).output == "hello"
 
@@ -63,7 +63,7 @@ def test_a_model_may_be_given_by_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", [None, 5, object(), {"scripted:demo"}, [5]])
-def test_what_is_no_model_is_refused(model: Any) -> None:
+def test_an_invalid_model_is_refused(model: Any) -> None:
     """Bug: a wrong model raised an AttributeError at the first turn."""
     with pytest.raises(InvalidArgument, match="is not a model") as caught:
         Agent(model)
@@ -71,7 +71,7 @@ def test_what_is_no_model_is_refused(model: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["nosuch:model", "plain", "", "scripted:no-such-file.json"])
-def test_a_model_that_cannot_be_opened_is_a_typed_error(name: str) -> None:
+def test_a_model_that_cannot_be_opened_raises_a_typed_error(name: str) -> None:
     """Ours: the error for a wrong name says what to write instead."""
     with pytest.raises(StandfastError):
         Agent(name).run_sync("hi")
@@ -89,14 +89,14 @@ def test_a_model_that_cannot_be_opened_is_a_typed_error(name: str) -> None:
         {"output_type": object},
     ],
 )
-def test_wrong_arguments_are_typed_errors_with_hints(options: dict[str, Any]) -> None:
+def test_wrong_arguments_raise_typed_errors_with_hints(options: dict[str, Any]) -> None:
     """Ours: the error says what to write instead."""
     with pytest.raises(InvalidArgument) as caught:
         agent_of("hello", **options)
     assert caught.value.hint is not None
 
 
-def test_two_tools_of_one_name_are_refused() -> None:
+def test_two_tools_with_one_name_are_refused() -> None:
     """Seed: registering a name twice is an error that names both owners."""
 
     @tool(name="order")
@@ -112,13 +112,13 @@ def test_two_tools_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize("prompt", [5, None, [], ["text", 5], "\ud800"])
-def test_a_prompt_that_is_invalid_is_refused(prompt: Any) -> None:
-    """Ours: an invalid prompt is the caller's fault and raises before the turn begins."""
+def test_an_invalid_prompt_is_refused(prompt: Any) -> None:
+    """Ours: an invalid prompt is the caller's error and raises before the turn begins."""
     with pytest.raises(InvalidArgument):
         agent_of("hello").run_sync(prompt)
 
 
-def test_run_sync_inside_a_loop_says_what_to_use_instead() -> None:
+def test_run_sync_inside_a_loop_raises_an_error_that_names_the_alternative() -> None:
     """Bug: the caller got asyncio's RuntimeError and a warning about a coroutine that was never awaited."""
 
     async def main() -> None:
@@ -148,7 +148,7 @@ def test_a_stopped_turn_carries_its_history() -> None:
     assert stopped.result.error is not None
 
 
-def test_limits_of_one_run_replace_those_of_the_agent() -> None:
+def test_limits_of_one_run_replace_the_agents_limits() -> None:
     """Ours: the caller of a turn decides what it may cost."""
 
     def look() -> str:
@@ -160,8 +160,8 @@ def test_limits_of_one_run_replace_those_of_the_agent() -> None:
     assert agent.run_sync("hi", limits=UsageLimits(max_iterations=2)).output == "end"
 
 
-def test_a_run_can_be_cancelled_and_not_twice() -> None:
-    """Bug: cancelling a run that had ended raised that the runtime is not open."""
+def test_a_run_can_be_cancelled_but_not_twice() -> None:
+    """Bug: cancelling an ended run raised that the runtime is not open."""
 
     async def main() -> None:
         model = HeldModel()
@@ -192,7 +192,7 @@ def test_a_run_that_has_not_begun_can_be_cancelled() -> None:
 
 
 def test_one_agent_serves_many_runs_at_once() -> None:
-    """Ours: an agent has no state of its own."""
+    """Ours: an agent has no state."""
 
     async def main() -> None:
         agent = agent_of({"text": "hello", "expect": {"last_contains": "n"}})
@@ -224,15 +224,15 @@ def test_the_model_gets_the_instructions_the_tools_and_the_settings() -> None:
     asyncio.run(main())
 
 
-def test_an_error_of_a_provider_is_not_an_error_of_ours() -> None:
-    """Ours: a provider's exception ends the turn with a typed error."""
+def test_a_providers_exception_ends_the_turn_with_a_typed_error() -> None:
+    """Ours: it is not raised as an internal error."""
     with pytest.raises(TurnStopped) as caught:
         agent_of({"failure": {"message": "no credit", "code": "PAY"}}).run_sync("hi")
     assert caught.value.code == "PAY"
     assert not isinstance(caught.value, ModelError)
 
 
-def test_a_run_without_a_runtime_that_has_to_wait_says_so() -> None:
+def test_a_run_without_a_runtime_that_has_to_wait_raises_an_error() -> None:
     """Ours: a caller without a runtime could not resume such a turn."""
 
     @tool(approval="manual")
@@ -278,8 +278,8 @@ def test_a_stream_shows_the_events_of_every_frame() -> None:
     asyncio.run(main())
 
 
-def test_the_limits_of_a_run_hold_for_all_its_frames_together() -> None:
-    """Ours: limits must end a run that switches frames for ever."""
+def test_the_limits_of_a_run_apply_to_all_its_frames_together() -> None:
+    """Ours: limits must end a run that switches frames forever."""
     model = ScriptedModel([handing_over(f"step {n}") for n in range(9)], strict=False)
     agent = Agent(model, tools=[hand_over], limits=UsageLimits(max_iterations=3))
     with pytest.raises(TurnStopped, match="used up its limits") as caught:
@@ -288,7 +288,7 @@ def test_the_limits_of_a_run_hold_for_all_its_frames_together() -> None:
     assert caught.value.result.usage.calls == 3
 
 
-def test_a_run_that_is_cancelled_in_a_later_frame_ends() -> None:
+def test_a_run_cancelled_in_a_later_frame_ends() -> None:
     """Ours: `cancel` reaches the turn of the current frame."""
 
     async def main() -> None:

@@ -61,10 +61,10 @@ def test_an_app_is_an_agent_several_agents_or_a_function_that_creates_a_runtime(
     assert list(load_app(f"{file}:made").runtime().agents) == ["one", "two"]
 
 
-def test_an_app_is_also_found_as_a_module_of_the_working_directory(
+def test_an_app_is_also_found_as_a_module_in_the_working_directory(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: `standfast worker shop_agents:agent` works where `shop_agents.py` is."""
+    """Ours: `standfast worker shop_agents:agent` works in the directory of `shop_agents.py`."""
     monkeypatch.chdir(file.parent)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert [one.name for one in load_app("shop_agents:agent").agents] == ["one"]
@@ -83,14 +83,16 @@ def test_an_app_is_also_found_as_a_module_of_the_working_directory(
         ("{file}:Agent", "is type, not an app"),
     ],
 )
-def test_what_is_no_app_is_refused_with_the_forms_that_are(file: Path, name: str, problem: str) -> None:
+def test_a_value_that_is_not_an_app_is_refused_with_the_accepted_forms(
+    file: Path, name: str, problem: str
+) -> None:
     """Ours: the error names the value and shows the accepted forms."""
     with pytest.raises(NotConfigured, match=problem) as refused:
         load_app(name.format(file=file))
     assert refused.value.hint
 
 
-def test_a_function_gets_the_store_or_the_store_is_refused(file: Path) -> None:
+def test_a_runtime_function_that_ignores_the_store_or_fails_is_refused(file: Path) -> None:
     """Ours: --store is never silently ignored."""
     with pytest.raises(NotConfigured, match="takes no argument"):
         load_app(f"{file}:fixed").runtime("shop.db")

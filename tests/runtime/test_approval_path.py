@@ -1,4 +1,4 @@
-"""An approval of a sandbox run and one of an agent's turn take the same path."""
+"""The one path of approvals: for a sandbox run as for an agent's turn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pay(amount: int) -> str:
 
 @contextmanager
 def called() -> Iterator[set[str]]:
-    """Collect the functions that are called on this thread, with the last two parts of their file's path."""
+    """Collect the functions called on this thread, with the last two parts of their file's path."""
     seen: set[str] = set()
 
     def note(frame: FrameType, event: str, value: object) -> None:
@@ -51,7 +51,7 @@ def called() -> Iterator[set[str]]:
         sys.setprofile(None)
 
 
-def test_an_approval_of_a_run_and_one_of_a_turn_pass_through_the_same_functions(memory: Place) -> None:
+def test_approvals_of_a_run_and_of_a_turn_pass_through_the_same_functions(memory: Place) -> None:
     """Ours: a decision is checked, recorded, claimed and applied by one set of rules."""
 
     async def decide_turn() -> set[str]:

@@ -1,4 +1,4 @@
-"""Functions of the user that block: other sessions do not wait for them, and their limits apply."""
+"""Blocking functions of the user: other sessions do not wait for them, and their limits apply."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def block() -> Any:
     made.released.set()
 
 
-async def others_go_on(runtime: Runtime, block: Block, work: Awaitable[Any]) -> asyncio.Future[Any]:
+async def run_others_meanwhile(runtime: Runtime, block: Block, work: Awaitable[Any]) -> asyncio.Future[Any]:
     """Start *work*, which blocks, and run a turn of another session meanwhile."""
     other = await runtime.session("other", agent=Agent(ScriptedModel(["fine"])))
     doing = asyncio.ensure_future(work)
@@ -91,15 +91,15 @@ def instructions_that(block: Block) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["async", "object", "plain", "returns a coroutine"])
-def test_instructions_that_block_delay_no_other_session(memory: Place, block: Block, kind: str) -> None:
-    """Bug: an async function of the instructions ran on the runtime's loop."""
+def test_blocking_instructions_delay_no_other_session(memory: Place, block: Block, kind: str) -> None:
+    """Bug: an async instructions function ran on the runtime's loop."""
     model = EchoModel()
 
     async def main() -> None:
         async with memory.runtime() as runtime:
             agent = Agent(model, instructions=instructions_that(block)[kind])
             turn = (await runtime.session("s", agent=agent)).turn("go")
-            doing = await others_go_on(runtime, block, turn.settled())
+            doing = await run_others_meanwhile(runtime, block, turn.settled())
             block.released.set()
             assert (await doing).output == "re: go"
 
@@ -108,7 +108,7 @@ def test_instructions_that_block_delay_no_other_session(memory: Place, block: Bl
 
 
 @pytest.mark.parametrize("kind", ["async", "object", "plain", "returns a coroutine"])
-def test_instructions_that_never_return_end_at_their_limit(memory: Place, block: Block, kind: str) -> None:
+def test_instructions_that_never_return_fail_at_their_limit(memory: Place, block: Block, kind: str) -> None:
     """Bug: no limit applied to an async function."""
 
     async def main() -> None:
@@ -148,7 +148,7 @@ FACTORIES = ["async", "generator", "manager", "plain", "returns a coroutine", "r
 
 
 @pytest.mark.parametrize("kind", FACTORIES)
-def test_a_deps_factory_that_blocks_delays_no_other_session(memory: Place, block: Block, kind: str) -> None:
+def test_a_blocking_deps_factory_delays_no_other_session(memory: Place, block: Block, kind: str) -> None:
     """Bug: async factories ran on the runtime's loop."""
     seen: list[Any] = []
 
@@ -156,7 +156,7 @@ def test_a_deps_factory_that_blocks_delays_no_other_session(memory: Place, block
         async with memory.runtime() as runtime:
             agent = Agent(EchoModel(), deps=factories_that(block)[kind], instructions=noting(seen))  # type: ignore[call-overload]
             turn = (await runtime.session("s", agent=agent)).turn("go")
-            doing = await others_go_on(runtime, block, turn.settled())
+            doing = await run_others_meanwhile(runtime, block, turn.settled())
             block.released.set()
             assert (await doing).output == "re: go"
 
@@ -173,7 +173,7 @@ def noting(seen: list[Any]) -> Callable[[Any], str]:
 
 
 @pytest.mark.parametrize("kind", FACTORIES)
-def test_a_deps_factory_that_never_returns_ends_at_its_limit(memory: Place, block: Block, kind: str) -> None:
+def test_a_deps_factory_that_never_returns_fails_at_its_limit(memory: Place, block: Block, kind: str) -> None:
     """Bug: no limit applied to a function that never awaits."""
 
     async def main() -> None:
@@ -198,14 +198,14 @@ def test_deps_that_block_while_they_are_released_delay_no_other_session(memory: 
         async with memory.runtime() as runtime:
             agent = Agent(EchoModel(), deps=factory)  # type: ignore[call-overload]
             turn = (await runtime.session("s", agent=agent)).turn("go")
-            doing = await others_go_on(runtime, block, turn.settled())
+            doing = await run_others_meanwhile(runtime, block, turn.settled())
             block.released.set()
             assert (await doing).output == "re: go"
 
     asyncio.run(main())
 
 
-def test_what_a_generator_holds_open_lives_on_one_loop_until_the_turn_is_over(memory: Place) -> None:
+def test_a_generators_resources_live_on_one_loop_until_the_turn_is_over(memory: Place) -> None:
     """Ours: the code before and after its yield runs in one task, on one loop, which runs meanwhile."""
     seen: list[Any] = []
 
@@ -227,10 +227,10 @@ def test_what_a_generator_holds_open_lives_on_one_loop_until_the_turn_is_over(me
     assert seen[0] == seen[1]
 
 
-# The way back
+# Opting in to the runtime's loop
 
 
-def test_functions_that_are_declared_so_run_on_the_runtimes_loop_and_are_watched(
+def test_functions_declared_for_the_runtimes_loop_run_there_and_are_watched(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ours: such functions may use objects of the runtime's loop; the log names one that blocks."""
@@ -261,7 +261,7 @@ def test_functions_that_are_declared_so_run_on_the_runtimes_loop_and_are_watched
     assert "the function of the agent's instructions, for session s, blocks" in caplog.text
 
 
-def test_only_async_functions_are_declared_for_the_runtimes_loop() -> None:
+def test_only_async_functions_can_be_declared_for_the_runtimes_loop() -> None:
     """Ours: a plain function would always block the loop."""
     with pytest.raises(InvalidArgument, match="@runtime_loop takes an async function or generator"):
         runtime_loop(lambda ctx: "x")
@@ -271,7 +271,7 @@ def test_only_async_functions_are_declared_for_the_runtimes_loop() -> None:
 
 
 def blocked() -> None:
-    """Block as the test says."""
+    """Block for as long as the test wants."""
     Block.current()
 
 
@@ -349,16 +349,14 @@ def order(kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_validators_of_arguments_that_block_delay_no_other_session(
-    memory: Place, block: Block, kind: str
-) -> None:
+def test_blocking_argument_validators_delay_no_other_session(memory: Place, block: Block, kind: str) -> None:
     """Bug: arguments were converted on the runtime's loop, whatever code their types run."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
             agent = agent_of(asks(("pay", order(kind))), "end", tools=[tool_of(TYPES[kind])])
             turn = (await runtime.session("s", agent=agent)).turn("go")
-            doing = await others_go_on(runtime, block, turn.settled())
+            doing = await run_others_meanwhile(runtime, block, turn.settled())
             block.released.set()
             done = await doing
             assert results(done.messages) == ["paid"]
@@ -366,7 +364,7 @@ def test_validators_of_arguments_that_block_delay_no_other_session(
     asyncio.run(main())
 
 
-def test_a_validator_of_arguments_that_never_returns_ends_at_the_tools_limit(
+def test_an_argument_validator_that_never_returns_fails_at_the_tools_limit(
     memory: Place, block: Block
 ) -> None:
     """Bug: `timeout_ms` did not apply before the tool's own code began."""
@@ -385,9 +383,7 @@ def test_a_validator_of_arguments_that_never_returns_ends_at_the_tools_limit(
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_validators_of_an_answer_that_block_delay_no_other_session(
-    memory: Place, block: Block, kind: str
-) -> None:
+def test_blocking_answer_validators_delay_no_other_session(memory: Place, block: Block, kind: str) -> None:
     """Bug: answers were converted to the agent's `output_type` on the runtime's loop, twice."""
 
     async def main() -> None:
@@ -395,15 +391,15 @@ def test_validators_of_an_answer_that_block_delay_no_other_session(
             answer = json.dumps(order(kind)["order"])
             agent = agent_of(answer, output_type=TYPES[kind])
             turn = (await runtime.session("s", agent=agent)).turn("go")
-            doing = await others_go_on(runtime, block, turn.settled())
+            doing = await run_others_meanwhile(runtime, block, turn.settled())
             block.released.set()
             assert (await doing).output.n is not None
 
     asyncio.run(main())
 
 
-def test_a_validator_of_an_answer_that_never_returns_ends_at_its_limit(memory: Place, block: Block) -> None:
-    """Ours: the model reads why, and the turn ends like any whose answer does not fit."""
+def test_an_answer_validator_that_never_returns_fails_at_its_limit(memory: Place, block: Block) -> None:
+    """Ours: the model reads why, and the turn ends like any other with an invalid answer."""
 
     async def main() -> None:
         async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
@@ -417,7 +413,7 @@ def test_a_validator_of_an_answer_that_never_returns_ends_at_its_limit(memory: P
     asyncio.run(main())
 
 
-def test_a_turn_is_cancelled_while_a_validator_of_its_answer_blocks(memory: Place, block: Block) -> None:
+def test_a_turn_can_be_cancelled_while_an_answer_validator_blocks(memory: Place, block: Block) -> None:
     """Ours: the validation is abandoned."""
 
     async def main() -> None:
@@ -480,7 +476,7 @@ class Overriding(pydantic.BaseModel):
         return super().model_validate(*args, **options)
 
 
-def test_types_that_run_no_code_are_read_without_a_thread() -> None:
+def test_types_that_run_no_code_are_converted_without_a_thread() -> None:
     """Ours: only types that can block are converted on a thread."""
 
     def paint(plain: Plain, colour: Colour, names: list[str] = ["a"], by: int = 1) -> dict[str, Plain]:  # noqa: B006
@@ -492,8 +488,8 @@ def test_types_that_run_no_code_are_read_without_a_thread() -> None:
 
 
 @pytest.mark.parametrize("type_", [Starting, Annotating, Defaulting, Looking, Overriding, *TYPES.values()])
-def test_types_that_run_code_are_known(type_: Any) -> None:
-    """Ours: code is found wherever it is, also in fields of fields."""
+def test_types_that_run_code_are_recognized(type_: Any) -> None:
+    """Ours: code is found wherever it is, even in nested fields."""
     assert OutputType(type_).runs_code
     assert OutputType(list[type_]).runs_code
     assert OutputType(dict[str, type_ | None]).runs_code

@@ -18,7 +18,7 @@ TIMEOUT_S = 0.4
 
 
 class Blocking(Plugin):
-    """Blocks in the hook of one kind until it is released."""
+    """A plugin whose hook of one kind blocks until it is released."""
 
     kind: ClassVar[str] = ""
     released: ClassVar[threading.Event] = threading.Event()
@@ -109,7 +109,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
     Blocking.kind = ""
 
 
-def test_a_hook_that_blocks_fails_as_its_table_says_and_stalls_no_other_session(
+def test_a_blocking_hook_fails_according_to_its_kind_and_stalls_no_other_session(
     memory: Place, kind: str
 ) -> None:
     """Bug: a hook that never awaits stalled every session, and its time limit did not apply."""
@@ -142,8 +142,8 @@ def test_a_hook_that_blocks_fails_as_its_table_says_and_stalls_no_other_session(
     asyncio.run(main())
 
 
-def test_an_action_that_blocks_fails_at_its_limit(memory: Place) -> None:
-    """Bug: an action of a plugin could also stall every session."""
+def test_a_blocking_action_fails_at_its_limit(memory: Place) -> None:
+    """Bug: a plugin's action could also stall every session."""
     Blocking.kind, Blocking.released = "action", threading.Event()
 
     async def main() -> None:
@@ -164,7 +164,7 @@ def test_an_action_that_blocks_fails_at_its_limit(memory: Place) -> None:
 
 
 class BlockingPlainly(Plugin):
-    """Blocks where nothing can be awaited."""
+    """A plugin that blocks where nothing can be awaited."""
 
     kind: ClassVar[str] = ""
     released: ClassVar[threading.Event] = threading.Event()
@@ -191,7 +191,7 @@ class BlockingPlainly(Plugin):
 
 
 class Innocent(Plugin):
-    """Has its say in the same places, and never blocks."""
+    """A plugin with the same functions that never blocks."""
 
     @hook
     def tool_catalog(self, ctx: Any) -> None:
@@ -203,7 +203,7 @@ class Innocent(Plugin):
 
 
 class InnocentLater(Innocent):
-    """The same, after the one that blocks."""
+    """The same, after the plugin that blocks."""
 
 
 @pytest.mark.parametrize("kind", ["session_ready", "restore", "tool_catalog", "trigger_catalog"])
@@ -241,7 +241,7 @@ def test_a_plugin_that_blocks_while_its_session_is_opened_stalls_no_other_sessio
 
 
 @pytest.mark.parametrize("kind", ["session_ready", "restore", "trigger_catalog"])
-def test_a_plugin_that_blocks_while_it_is_forked_is_named(memory: Place, kind: str) -> None:
+def test_the_error_about_a_plugin_that_blocks_while_it_is_forked_names_it(memory: Place, kind: str) -> None:
     """Bug: the error named all plugins of the session, and no function."""
     BlockingPlainly.released = threading.Event()
 
@@ -263,7 +263,7 @@ def test_a_plugin_that_blocks_while_it_is_forked_is_named(memory: Place, kind: s
 
 
 class Counting(Plugin):
-    """Counts without a lock, and waits in between."""
+    """A plugin that counts without a lock, and awaits in between."""
 
     def __init__(self) -> None:
         self.threads: set[int] = set()
@@ -311,7 +311,7 @@ class Where(Plugin):
 
 
 class Derived(Where):
-    """Inherits the hook, and not the declaration."""
+    """A subclass that inherits the hook but not the declaration."""
 
 
 def test_a_plugin_may_declare_that_its_hooks_run_on_the_runtimes_loop(memory: Place) -> None:
@@ -332,7 +332,7 @@ def test_a_plugin_may_declare_that_its_hooks_run_on_the_runtimes_loop(memory: Pl
 
 
 class Remembering(Plugin):
-    """Uses the services of its session in its hooks."""
+    """A plugin that uses its session's services in its hooks."""
 
     heard: ClassVar[list[Any]] = []
 
@@ -350,7 +350,7 @@ class Remembering(Plugin):
 
 
 def test_a_hook_awaits_the_runtimes_services_on_its_own_loop(memory: Place) -> None:
-    """Ours: the services of a context work on whatever loop the hook runs."""
+    """Ours: the services of a context work on whichever loop the hook runs."""
     Remembering.heard.clear()
 
     async def main() -> None:
@@ -364,7 +364,7 @@ def test_a_hook_awaits_the_runtimes_services_on_its_own_loop(memory: Place) -> N
 
 
 class BlockingSnapshot(Plugin):
-    """Blocks when it is asked what it remembers, once it was armed."""
+    """A plugin that blocks in `snapshot` once it is armed."""
 
     armed: ClassVar[bool] = False
     released: ClassVar[threading.Event] = threading.Event()
@@ -403,7 +403,7 @@ def snapshots() -> Any:
 
 
 @pytest.mark.parametrize("where", ["in a hook", "in a tool", "in an action", "in a fork", "for a child"])
-def test_a_plugin_that_blocks_while_it_says_what_it_remembers_stalls_no_other_session(
+def test_a_plugin_that_blocks_in_snapshot_stalls_no_other_session(
     memory: Place, snapshots: Any, where: str
 ) -> None:
     """Bug: `snapshot` was called on the runtime's loop."""
@@ -440,7 +440,7 @@ def test_a_plugin_that_blocks_while_it_says_what_it_remembers_stalls_no_other_se
 
 
 @pytest.mark.slow
-def test_a_turn_whose_plugin_never_says_what_it_remembers_ends_at_its_limit(
+def test_a_turn_whose_plugin_never_returns_a_snapshot_ends_at_its_limit(
     memory: Place, snapshots: Any
 ) -> None:
     """Ours: the turn stops as with any state that cannot be stored."""

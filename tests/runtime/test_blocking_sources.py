@@ -1,4 +1,4 @@
-"""Sources of tools that block: other sessions do not wait for them, and their time limit applies."""
+"""Blocking tool sources: other sessions do not wait for them, and their time limit applies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def far() -> str:
 
 
 class Source:
-    """A source that blocks in one of its methods, once it was armed, until it is released."""
+    """A source that blocks in one of its methods, once it is armed, until it is released."""
 
     def __init__(self, method: str, availability: ToolAvailability = ToolAvailability.SHOWCASED) -> None:
         self._tools = StaticTools([as_registered(far)], availability=availability)
@@ -53,7 +53,7 @@ class Source:
             self.inside = False
 
 
-async def others_go_on(runtime: Runtime, source: Any, work: Awaitable[Any]) -> asyncio.Future[Any]:
+async def run_others_meanwhile(runtime: Runtime, source: Any, work: Awaitable[Any]) -> asyncio.Future[Any]:
     """Start *work*, which blocks, and run a turn of another session meanwhile."""
     other = await runtime.session("other", agent=Agent(ScriptedModel(["fine"])))
     doing = asyncio.ensure_future(work)
@@ -99,7 +99,7 @@ USES: dict[str, tuple[str, Use]] = {
 
 
 @pytest.mark.parametrize("name", USES)
-def test_a_source_that_blocks_delays_no_other_session(memory: Place, name: str) -> None:
+def test_a_blocking_source_delays_no_other_session(memory: Place, name: str) -> None:
     """Bug: sources were listed and resolved on the runtime's loop."""
     method, use = USES[name]
     source = Source(method)
@@ -107,7 +107,7 @@ def test_a_source_that_blocks_delays_no_other_session(memory: Place, name: str) 
     async def main() -> None:
         async with memory.runtime() as runtime:
             session = await runtime.session("s", agent=agent_of(asks(("far", {})), "end"))
-            doing = await others_go_on(runtime, source, use(session, source))
+            doing = await run_others_meanwhile(runtime, source, use(session, source))
             source.released.set()
             await doing
 
@@ -116,7 +116,7 @@ def test_a_source_that_blocks_delays_no_other_session(memory: Place, name: str) 
 
 @pytest.mark.parametrize("name", USES)
 def test_a_source_that_never_answers_fails_at_its_limit(memory: Place, name: str) -> None:
-    """Ours: the error names the source, as if it had raised."""
+    """Ours: the error names the source, as if the source had raised."""
     method, use = USES[name]
     source = Source(method)
 
@@ -139,7 +139,7 @@ def test_a_source_that_blocks_when_a_tool_is_called_delays_no_other_session(memo
         async with memory.runtime() as runtime:
             session = await runtime.session("s", agent=agent_of(asks(("far", {})), "end"))
             await session.tools.add_source("far", source)
-            doing = await others_go_on(runtime, source, session.turn("go").settled())
+            doing = await run_others_meanwhile(runtime, source, session.turn("go").settled())
             source.released.set()
             (result,) = [one for one in (await doing).messages if isinstance(one, ToolMessage)]
             assert result.value == "seen"
@@ -166,7 +166,7 @@ def test_a_call_whose_source_never_answers_fails_and_the_turn_continues(memory: 
 
 
 class Restless(Plugin):
-    """Changes its state before each turn, so that it is asked about the catalog again; blocks then."""
+    """A plugin that changes its state before each turn, so that the catalog is rebuilt, and then blocks."""
 
     inside: ClassVar[bool] = False
     armed: ClassVar[bool] = False
@@ -192,7 +192,7 @@ class Restless(Plugin):
 
 
 class Restored(Restless):
-    """Blocks when it is given back what it remembers in the middle of a turn."""
+    """A plugin that blocks in `restore` during a turn."""
 
     id = "restored"
 
@@ -220,14 +220,14 @@ def fresh() -> Any:
         plugin.released.set()
 
 
-def test_a_catalog_that_is_made_again_in_a_turn_delays_no_other_session(memory: Place) -> None:
+def test_rebuilding_a_catalog_during_a_turn_delays_no_other_session(memory: Place) -> None:
     """Bug: `tool_catalog` ran on the runtime's loop, except while the session was opened."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
             agent = agent_of(asks(("far", {})), "end", tools=[far], plugins=[Restless()])
             session = await runtime.session("s", agent=agent)
-            doing = await others_go_on(runtime, Restless, session.turn("go").settled())
+            doing = await run_others_meanwhile(runtime, Restless, session.turn("go").settled())
             Restless.released.set()
             assert (await doing).output == "end"
 
@@ -252,7 +252,7 @@ def test_a_plugin_that_blocks_while_it_is_restored_in_a_turn_delays_no_other_ses
             (wait,) = waiting.waits
         Restored.armed = True
         async with place.runtime() as runtime:
-            doing = await others_go_on(runtime, Restored, runtime.session("s", agent=agent()))
+            doing = await run_others_meanwhile(runtime, Restored, runtime.session("s", agent=agent()))
             Restored.released.set()
             session = await doing
             assert (await session.approve(wait.wait_id)).output == "end"
@@ -261,8 +261,8 @@ def test_a_plugin_that_blocks_while_it_is_restored_in_a_turn_delays_no_other_ses
     asyncio.run(main())
 
 
-def test_a_plugin_that_is_never_restored_in_a_turn_fails_at_its_limit(memory: Place) -> None:
-    """Ours: the time limit of hooks applies to `restore`, too."""
+def test_a_plugin_whose_restore_never_returns_in_a_turn_fails_at_its_limit(memory: Place) -> None:
+    """Ours: the time limit of hooks also applies to `restore`."""
 
     async def main() -> None:
         agent = agent_of(asks(("pay", {})), "end", tools=[pay], plugins=[Restored()])

@@ -1,4 +1,4 @@
-"""Async tools that block or misbehave otherwise: their limits apply, and nothing else waits for them."""
+"""Async tools that block or otherwise misbehave: their limits apply, and nothing else waits for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def results(messages: Any) -> list[ToolMessage]:
 
 
 def answer_of(request: ModelRequest, name: str) -> ReplyEnded:
-    """Request a tool, and end once it has answered."""
+    """Return replies that request a tool, and end once it has answered."""
     if any(isinstance(message, ToolMessage) for message in request.messages):
         return ReplyEnded(text="end")
     return ReplyEnded(text="", calls=(RequestedCall(name=name, arguments="{}", provider_id="c"),))
@@ -47,7 +47,7 @@ def run(place: Place, *script: Any, tools: list[Any]) -> Any:
     return asyncio.run(main())
 
 
-def test_a_tool_that_sleeps_in_its_coroutine_times_out_and_stalls_no_other_session(memory: Place) -> None:
+def test_an_async_tool_that_sleeps_times_out_and_stalls_no_other_session(memory: Place) -> None:
     """Bug: `time.sleep(2)` in an async tool with a limit of 300 ms succeeded and stalled every session."""
     released = threading.Event()
 
@@ -77,7 +77,7 @@ def test_a_tool_that_sleeps_in_its_coroutine_times_out_and_stalls_no_other_sessi
         released.set()
 
 
-def test_a_tool_that_computes_without_end_times_out(memory: Place) -> None:
+def test_a_tool_that_computes_forever_times_out(memory: Place) -> None:
     """Bug: no call could be settled while an async tool kept the loop busy."""
     stop = threading.Event()
 
@@ -96,8 +96,8 @@ def test_a_tool_that_computes_without_end_times_out(memory: Place) -> None:
     assert result.error.code == "TIMEOUT_TOOL"
 
 
-def test_a_tool_that_blocks_delays_no_other_call_of_its_turn(memory: Place) -> None:
-    """Bug: the calls of one reply waited for one that blocked."""
+def test_a_blocking_tool_delays_no_other_call_of_its_turn(memory: Place) -> None:
+    """Bug: the calls of one reply waited for the one that blocked."""
     met = threading.Barrier(3, timeout=20)
 
     @tool(side_effect="read")
@@ -110,13 +110,13 @@ def test_a_tool_that_blocks_delays_no_other_call_of_its_turn(memory: Place) -> N
     assert [one.value for one in found] == ["met"] * 3
 
 
-def test_a_tool_that_swallows_its_cancellation_is_given_up(memory: Place) -> None:
+def test_a_tool_that_ignores_its_cancellation_is_abandoned(memory: Place) -> None:
     """Ours: the time limit applies whatever the tool does with its cancellation."""
     swallowed, stop = threading.Event(), threading.Event()
 
     @tool(side_effect="read", limits=SHORT)
     async def stubborn() -> str:
-        """Go on."""
+        """Keep running."""
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -135,7 +135,7 @@ def test_a_tool_that_swallows_its_cancellation_is_given_up(memory: Place) -> Non
 
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])
 @pytest.mark.parametrize("loop", ["own", "runtime"])
-def test_whatever_an_async_tool_raises_is_its_calls_failure(
+def test_any_exception_of_an_async_tool_fails_its_call(
     memory: Place, raised: type[BaseException], loop: Any
 ) -> None:
     """Seed: a tool that raises or exits produces a typed failure."""
@@ -152,7 +152,7 @@ def test_whatever_an_async_tool_raises_is_its_calls_failure(
     assert second.error == first.error
 
 
-def test_a_task_that_a_tool_starts_and_that_exits_fails_the_call(memory: Place) -> None:
+def test_system_exit_in_a_task_of_a_tool_fails_the_call(memory: Place) -> None:
     """Ours: SystemExit in a task ends the loop that it runs on, which is the tool's own."""
 
     @tool(side_effect="read")
@@ -170,7 +170,7 @@ def test_a_task_that_a_tool_starts_and_that_exits_fails_the_call(memory: Place) 
     assert "SystemExit" in result.error.message
 
 
-def test_what_a_tool_leaves_on_its_loop_ends_with_the_call(
+def test_tasks_and_generators_left_on_a_tools_loop_end_with_the_call(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ours: tasks are cancelled, async generators closed, and no warning is left."""
@@ -192,7 +192,7 @@ def test_what_a_tool_leaves_on_its_loop_ends_with_the_call(
 
     @tool(side_effect="read")
     async def untidy() -> int:
-        """Leave things."""
+        """Leave tasks and generators behind."""
         left.append(asyncio.create_task(background()))
         kept.append(numbers())
         async for number in kept[0]:
@@ -209,7 +209,7 @@ def test_what_a_tool_leaves_on_its_loop_ends_with_the_call(
 
 
 def test_a_tool_awaits_the_runtimes_services_on_its_own_loop(memory: Place) -> None:
-    """Ours: the host, the model and the events of a turn work on whatever loop the tool runs."""
+    """Ours: the host, the model and the events of a turn work on whichever loop the tool runs."""
     seen: dict[str, Any] = {}
 
     @tool(side_effect="external_system")
@@ -258,7 +258,7 @@ def test_a_service_that_a_tool_waits_for_is_cancelled_with_the_tool(memory: Plac
 
     @tool(side_effect="read", limits=SHORT)
     async def ask(ctx: RunContext[None]) -> str:
-        """Ask for ever."""
+        """Ask forever."""
         return await ctx.complete("what?")
 
     async def main() -> None:
@@ -272,8 +272,8 @@ def test_a_service_that_a_tool_waits_for_is_cancelled_with_the_tool(memory: Plac
     asyncio.run(main())
 
 
-def test_a_task_that_a_tool_spawns_may_block(memory: Place) -> None:
-    """Ours: a task runs on its tool's thread, away from the runtime's loop."""
+def test_a_task_spawned_by_a_tool_may_block(memory: Place) -> None:
+    """Ours: the task runs on its tool's thread, away from the runtime's loop."""
     where: dict[str, int] = {}
     release = threading.Event()
 
@@ -305,7 +305,7 @@ def test_a_task_that_a_tool_spawns_may_block(memory: Place) -> None:
     assert where["task"] != threading.get_ident()
 
 
-def test_a_tool_on_the_runtimes_loop_that_blocks_is_named_in_the_log_and_times_out_late(
+def test_a_blocking_tool_on_the_runtimes_loop_is_named_in_the_log_and_times_out_late(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ours: with `loop="runtime"` a tool can stall everything, so the log names it and the line."""
@@ -325,7 +325,7 @@ def test_a_tool_on_the_runtimes_loop_that_blocks_is_named_in_the_log_and_times_o
     assert "time.sleep(0.6)" in record.getMessage()
 
 
-def test_an_object_of_another_loop_fails_with_a_hint_that_names_the_option(memory: Place) -> None:
+def test_using_an_object_of_another_loop_fails_with_a_hint_that_names_the_option(memory: Place) -> None:
     """Ours: a connection pool of the application is bound to the application's loop."""
 
     async def main() -> None:
@@ -340,7 +340,7 @@ def test_an_object_of_another_loop_fails_with_a_hint_that_names_the_option(memor
 
         @tool(side_effect="read", loop="runtime")
         async def wait_here() -> str:
-            """The same on its loop."""
+            """Wait for it on the runtime's loop."""
             asyncio.get_running_loop().call_soon(other.set_result, "mine")
             found: str = await other
             return found
@@ -358,8 +358,8 @@ def test_an_object_of_another_loop_fails_with_a_hint_that_names_the_option(memor
     asyncio.run(main())
 
 
-def test_many_async_calls_at_once_each_have_a_loop(memory: Place) -> None:
-    """Ours: a hundred calls wait at once on a hundred loops; idle threads are bounded afterwards."""
+def test_each_of_many_concurrent_async_calls_has_its_own_loop(memory: Place) -> None:
+    """Ours: a hundred calls wait on a hundred loops; idle threads are bounded afterwards."""
 
     @tool(side_effect="read", limits=CapabilityLimits(concurrency=100))
     async def look() -> int:
@@ -373,7 +373,7 @@ def test_many_async_calls_at_once_each_have_a_loop(memory: Place) -> None:
     assert threading.active_count() <= before + MAX_IDLE + 10
 
 
-def test_the_error_tells_a_tool_that_uses_the_runtime_to_run_on_its_loop(memory: Place) -> None:
+def test_the_error_for_a_tool_that_uses_the_runtime_advises_running_on_its_loop(memory: Place) -> None:
     """Ours: sessions and turns belong to the loop on which the runtime was opened."""
 
     async def main() -> None:

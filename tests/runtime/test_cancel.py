@@ -63,7 +63,7 @@ def run(work: Callable[[Sandbox], Awaitable[None]], **options: Any) -> None:
 
 
 @pytest.mark.parametrize("what", ENDLESS)
-def test_a_running_run_can_be_cancelled_wherever_it_stands(what: str) -> None:
+def test_a_run_can_be_cancelled_at_any_stage(what: str) -> None:
     """Ours: SPEC §7, `cancel` ends tools and guest code within their grace period."""
 
     async def work(box: Sandbox) -> None:
@@ -96,7 +96,7 @@ def test_cancelling_one_session_leaves_the_others_alone() -> None:
     run(work)
 
 
-def test_a_run_that_queues_behind_a_cancelled_one_runs() -> None:
+def test_a_run_queued_behind_a_cancelled_one_still_runs() -> None:
     """Ours: a cancellation ends one run, not the queue."""
 
     async def work(box: Sandbox) -> None:
@@ -129,7 +129,7 @@ def test_cancelling_the_task_ends_the_run(what: str) -> None:
     run(work)
 
 
-def test_a_run_under_a_timeout_of_the_caller_ends() -> None:
+def test_a_run_ends_when_its_callers_timeout_expires() -> None:
     """Ours: asyncio.timeout works on a run as on anything else."""
 
     async def work(box: Sandbox) -> None:
@@ -141,7 +141,7 @@ def test_a_run_under_a_timeout_of_the_caller_ends() -> None:
     run(work)
 
 
-def test_cancelling_a_task_that_waits_for_its_turn_takes_nothing_along() -> None:
+def test_cancelling_a_queued_run_affects_no_other_run() -> None:
     """Bug: cancelling a queued run ended the run before it, or kept the lock."""
 
     async def work(box: Sandbox) -> None:
@@ -158,7 +158,7 @@ def test_cancelling_a_task_that_waits_for_its_turn_takes_nothing_along() -> None
     run(work)
 
 
-def test_cancelling_tasks_that_wait_for_a_worker_frees_their_places() -> None:
+def test_cancelling_tasks_that_wait_for_a_worker_frees_their_slots() -> None:
     """Bug: a cancelled waiter kept its slot."""
 
     async def work(box: Sandbox) -> None:
@@ -194,7 +194,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def test_a_worker_that_is_killed_from_outside_interrupts_its_run_and_the_next_works() -> None:
+def test_killing_a_worker_interrupts_its_run_and_the_next_run_works() -> None:
     """Ours: a crash of the engine is INTERRUPTED, and the session is as before the run."""
     with BlockingSandbox(tools=[block]) as box:
         box.run("x = 1", session="s")
@@ -208,7 +208,7 @@ def test_a_worker_that_is_killed_from_outside_interrupts_its_run_and_the_next_wo
         assert box.run("x", session="s").result == 1
 
 
-def test_a_worker_that_is_killed_during_a_tool_interrupts_its_run() -> None:
+def test_killing_a_worker_during_a_tool_interrupts_its_run() -> None:
     """Ours: the result is the same wherever the run is."""
     with BlockingSandbox(tools=[block]) as box:
         box.run("x = 1\n'settled'", session="s")
@@ -220,7 +220,7 @@ def test_a_worker_that_is_killed_during_a_tool_interrupts_its_run() -> None:
         assert box.run("x", session="s").result == 1
 
 
-def test_a_worker_that_is_killed_while_idle_costs_nothing() -> None:
+def test_killing_an_idle_worker_loses_no_variables() -> None:
     """Ours: everything that a worker holds is also in the session's last dump."""
     with BlockingSandbox() as box:
         box.run("x = 41\n'settled'", session="s")
@@ -233,8 +233,8 @@ def test_a_worker_that_is_killed_while_idle_costs_nothing() -> None:
         assert result.result == 42
 
 
-def test_killing_an_idle_worker_is_not_the_users_problem() -> None:
-    """Ours: a worker may be dropped at any time, and the next run starts another one."""
+def test_a_run_after_an_idle_worker_was_killed_starts_another_worker() -> None:
+    """Ours: a worker may be dropped at any time without the user noticing."""
     with BlockingSandbox() as box:
         box.run("x = 41\n'settled'", session="s")
         for pid in _engines():
@@ -266,8 +266,8 @@ def test_closing_the_sandbox_ends_its_runs_and_its_processes() -> None:
     assert _engines() - before == set()
 
 
-def test_an_interrupt_of_an_interruptible_run_ends_it(child: Callable[..., Any]) -> None:
-    """Ours: Ctrl-C in a script ends the run, not only the waiting, and its result says so."""
+def test_an_interrupt_ends_an_interruptible_run(child: Callable[..., Any]) -> None:
+    """Ours: Ctrl-C in a script ends the run itself, not only the wait for it, and its result says so."""
     one = child(
         """
         import time
@@ -289,7 +289,9 @@ def test_an_interrupt_of_an_interruptible_run_ends_it(child: Callable[..., Any])
 
 
 @pytest.mark.slow
-def test_an_interrupt_of_a_blocking_run_is_noticed_when_it_ends_or_calls(child: Callable[..., Any]) -> None:
+def test_an_interrupt_of_a_blocking_run_takes_effect_when_the_run_ends(
+    child: Callable[..., Any],
+) -> None:
     """Ours: runs are driven on the calling thread, and the sandbox stays usable."""
     one = child(
         """
@@ -312,7 +314,7 @@ def test_an_interrupt_of_a_blocking_run_is_noticed_when_it_ends_or_calls(child: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("interruptible", [False, True])
-def test_an_interrupt_during_a_tool_is_not_handed_to_guest_code(
+def test_an_interrupt_during_a_tool_is_not_delivered_to_guest_code(
     child: Callable[..., Any], interruptible: bool
 ) -> None:
     """Bug: a handler on the main thread got the user's Ctrl-C, and guest code could catch it."""

@@ -23,7 +23,7 @@ DAY_S = 86_400.0
 
 @tool
 async def later() -> CompleteAfter:
-    """Is done in a minute."""
+    """Finish in a minute."""
     return CompleteAfter(60, value="done by now")
 
 
@@ -36,15 +36,15 @@ def _agent(*replies: Any) -> Agent[Any, str]:
 
 
 @pytest.mark.parametrize("set_s", [10 * DAY_S, -10 * DAY_S])
-def test_a_clock_that_is_set_takes_no_turn_from_a_living_owner(place: Place, set_s: float) -> None:
-    """Bug: a jump of ten days made every lease look over, and other processes took running turns."""
+def test_setting_the_clock_takes_no_turn_from_a_live_owner(place: Place, set_s: float) -> None:
+    """Bug: a jump of ten days made every lease look expired, and other processes took running turns."""
 
     async def scenario() -> None:
         entered, go = asyncio.Event(), asyncio.Event()
 
         @tool(loop="runtime")
         async def hold() -> str:
-            """Waits."""
+            """Wait."""
             entered.set()
             await go.wait()
             return "held"
@@ -79,7 +79,7 @@ def test_another_runtime_leaves_a_running_turn_alone_when_the_clock_is_set(place
 
         @tool(side_effect="external_system", loop="runtime")
         async def pay() -> str:
-            """Pays, which takes a while."""
+            """Pay, which takes a while."""
             called.append("paid")
             entered.set()
             await go.wait()
@@ -104,7 +104,7 @@ def test_another_runtime_leaves_a_running_turn_alone_when_the_clock_is_set(place
     asyncio.run(scenario())
 
 
-def test_every_program_of_one_boot_goes_by_the_same_lease_time(place: Place) -> None:
+def test_all_programs_of_one_boot_use_the_same_lease_clock(place: Place) -> None:
     """Ours: a program that starts after the clock was set must not see the leases of others as expired."""
 
     async def scenario() -> None:
@@ -121,7 +121,7 @@ def test_every_program_of_one_boot_goes_by_the_same_lease_time(place: Place) -> 
     asyncio.run(scenario())
 
 
-def test_a_lease_of_an_earlier_boot_of_this_machine_is_over() -> None:
+def test_an_owner_from_an_earlier_boot_of_this_machine_is_dead() -> None:
     """Ours: the owner is gone, although its process can no longer be looked up."""
     host, _, boot = process_identity.machine().rpartition("/")
     assert owner_is_dead(f"{host}/another-boot:1:1/runtime.1")
@@ -129,7 +129,7 @@ def test_a_lease_of_an_earlier_boot_of_this_machine_is_over() -> None:
     assert process_identity.boot_id() == boot
 
 
-def test_the_boot_clock_of_the_machine_counts_on() -> None:
+def test_the_boot_clock_of_the_machine_is_monotonic() -> None:
     """Ours: leases use CLOCK_BOOTTIME, which no user can set."""
     clock = SystemClock()
     first = clock.boot_ms()
@@ -137,7 +137,7 @@ def test_the_boot_clock_of_the_machine_counts_on() -> None:
 
 
 @pytest.mark.parametrize("set_s", [10 * DAY_S, -10 * DAY_S])
-def test_a_timer_lasts_as_long_as_it_was_meant_to(place: Place, set_s: float) -> None:
+def test_setting_the_clock_does_not_change_the_duration_of_a_timer(place: Place, set_s: float) -> None:
     """Bug: after the clock was set back by ten days, a timer of a minute took ten days and a minute."""
 
     async def scenario() -> None:
@@ -163,7 +163,7 @@ def test_a_timer_lasts_as_long_as_it_was_meant_to(place: Place, set_s: float) ->
     asyncio.run(scenario())
 
 
-def test_a_clock_that_was_set_while_no_program_ran_moves_timers_along(place: Place) -> None:
+def test_timers_move_along_when_the_clock_was_set_while_no_program_ran(place: Place) -> None:
     """Ours: the next program on the same boot notices the change."""
     if place.path is None:
         pytest.skip("nothing outlives the process")
@@ -185,7 +185,7 @@ def test_a_clock_that_was_set_while_no_program_ran_moves_timers_along(place: Pla
 @pytest.mark.parametrize(
     "schedule", [Schedule(cron="0 * * * *"), Schedule(every_ms=3_600_000)], ids=["cron", "every"]
 )
-def test_a_trigger_does_not_wait_for_a_time_that_was_chosen_by_a_wrong_clock(
+def test_a_trigger_does_not_wait_for_a_time_computed_with_a_wrong_clock(
     place: Place, schedule: Schedule
 ) -> None:
     """Bug: after the clock was set back by ten days, an hourly trigger was silent for ten days."""
@@ -196,7 +196,7 @@ def test_a_trigger_does_not_wait_for_a_time_that_was_chosen_by_a_wrong_clock(
             await runtime.add_trigger("hourly", "source/hourly", "s", schedule=schedule, prompt="tick")
             place.clock.set(10 * DAY_S)
             await runtime._recovery.check_clock()
-            await runtime._recovery._start_queued()  # what the clock passed over is made up for, once
+            await runtime._recovery._start_queued()  # times that the clock skipped are made up for, once
             place.clock.set(-10 * DAY_S)
             await runtime._recovery.check_clock()
             (trigger,) = await runtime.triggers()
@@ -206,7 +206,7 @@ def test_a_trigger_does_not_wait_for_a_time_that_was_chosen_by_a_wrong_clock(
     asyncio.run(scenario())
 
 
-def test_a_time_that_was_delivered_is_not_delivered_again_after_the_clock_was_set_back(place: Place) -> None:
+def test_an_occurrence_is_not_delivered_again_after_the_clock_was_set_back(place: Place) -> None:
     """Ours: an occurrence is identified by its key, whichever way the clock was set."""
 
     async def scenario() -> None:

@@ -1,9 +1,9 @@
-"""A turn that acts in code is killed at every point, and again while it is recovered.
+"""Kills of a turn that acts in code at every crash point, and again while it is recovered.
 
-The points are those of `test_crash_points.py`, and others around whatever the engine does: before and after
-it runs up to a call, takes a result, is suspended. What calls did stands in a ledger outside, and so does
-each run of a cell, beside what the journal held when its process began. At the end the variables are read, by
-the next turn and in a fork.
+The points are those of `test_crash_points.py`, and others around the actions of the engine: before and after
+it runs up to a call, receives a result, is suspended. An external ledger records the effects of calls and
+each run of a cell, next to the content of the journal when its process began. At the end the next turn and a
+fork read the variables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[CodeThe
 
 
 @pytest.mark.slow
-def test_a_cell_survives_kills_here_and_there(theatre: CodeTheatre) -> None:
+def test_a_cell_survives_kills_at_some_points(theatre: CodeTheatre) -> None:
     """Ours: a fast version of the crash sweeps below."""
     for number in (9, 17, 27, 33, 41, 56):
         assert theatre.play(partial(acted, scenario="five", kills=(number,))) == 1
@@ -44,7 +44,7 @@ def test_a_cell_survives_kills_here_and_there(theatre: CodeTheatre) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", sorted(EXPECTED.keys() - {"computes"}))
-def test_a_turn_that_acts_in_code_survives_a_kill_at_every_point_and_another_while_it_is_recovered(
+def test_a_code_turn_survives_a_kill_at_every_point_and_another_one_during_recovery(
     theatre: CodeTheatre, scenario: str
 ) -> None:
     """Ours: calls run once, cells resume, and the final variables are correct."""
@@ -55,10 +55,10 @@ def test_a_turn_that_acts_in_code_survives_a_kill_at_every_point_and_another_whi
 
 
 @pytest.mark.slow
-def test_a_decision_about_a_call_of_a_cell_survives_a_kill_at_every_point_of_the_process_that_makes_it(
+def test_a_decision_on_a_cells_call_survives_a_kill_at_every_point_of_the_deciding_process(
     theatre: CodeTheatre,
 ) -> None:
-    """Ours: a decision of another process is stored or not, and is used once."""
+    """Ours: a decision of another process is either stored or not, and is used once."""
 
     def killed_while_deciding(server: ForkServer, home: Path, kill: int) -> bool:
         assert server.run("five", home, how="ask")["status"] == "waiting"
@@ -70,13 +70,13 @@ def test_a_decision_about_a_call_of_a_cell_survives_a_kill_at_every_point_of_the
 
 
 @pytest.mark.slow
-def test_an_owner_that_is_stopped_at_any_point_of_a_cell_is_succeeded_and_commits_nothing(
+def test_an_owner_stopped_at_any_point_of_a_cell_loses_its_turn_and_commits_nothing(
     theatre: CodeTheatre,
 ) -> None:
     """Ours: SPEC §7, a process that lost its lease can commit nothing, wherever its cell was.
 
-    A process that is stopped while its writer holds the file lock blocks all others until it is ended, and
-    their errors say so. Where that is so each time, no process can take over.
+    A process that is stopped while its writer holds the file lock blocks all others until it is killed, and
+    their errors say so. At such points no process can take over.
     """
     shut_out: list[int] = []
 
@@ -104,7 +104,7 @@ def test_an_owner_that_is_stopped_at_any_point_of_a_cell_is_succeeded_and_commit
     assert len(shut_out) <= 3, shut_out
 
 
-# A proof that cannot fail proves nothing
+# The checks must detect defects
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_an_owner_that_is_stopped_at_any_point_of_a_cell_is_succeeded_and_commit
         ("chance", "chance", ("called price() where it had called price(), or with other arguments",)),
     ],
 )
-def test_a_runtime_with_a_defect_is_found_out(
+def test_a_runtime_with_a_defect_is_detected(
     theatre: CodeTheatre, scenario: str, broken: str, words: tuple[str, ...]
 ) -> None:
     """Ours: a store that loses intents or variables, results in another order, other random numbers."""
@@ -134,17 +134,17 @@ def test_a_runtime_with_a_defect_is_found_out(
 
 
 @pytest.mark.slow
-def test_a_store_that_loses_suspended_cells_is_found_out(theatre: CodeTheatre) -> None:
+def test_a_store_that_loses_suspended_cells_is_detected(theatre: CodeTheatre) -> None:
     """Ours: such a cell has the same result, but had to be rerun from its beginning."""
     with pytest.raises(AssertionError, match="twice in one process"):
         theatre.play(partial(acted, scenario="five", kills=(), broken="execution"))
 
 
-# What a cell leaves behind counts together with its result
+# A cell's state is kept only together with its result
 
 
 class Noticing:
-    """A store that signals when a result was written."""
+    """A store that signals when a result has been written."""
 
     def __init__(self, store: SessionStore, name: str) -> None:
         self._store = store
@@ -184,12 +184,12 @@ class LateCall:
     def _tools(self) -> list[Any]:
         @tool(side_effect="read")
         async def bad() -> str:
-            """Fails at once."""
+            """Fail at once."""
             raise ValueError("bad")
 
         @tool(side_effect="read", loop="runtime")
         async def slow() -> str:
-            """Comes back when the cell that called it has ended."""
+            """Return when the cell that made the call has ended."""
             await self._looked_at.wait()
             return "slow"
 
@@ -221,7 +221,7 @@ class LateCall:
         return session, settling
 
 
-def test_what_a_cell_leaves_is_not_kept_before_its_result_is(tmp_path: Path) -> None:
+def test_the_state_of_a_cell_is_not_kept_before_its_result(tmp_path: Path) -> None:
     """Bug: the variables were journaled with the result of a call, and the cell was rerun on top of them."""
 
     async def check() -> None:
@@ -235,14 +235,14 @@ def test_what_a_cell_leaves_is_not_kept_before_its_result_is(tmp_path: Path) -> 
         async with late.open()[0] as runtime:
             session: Session[Any] = await runtime.session("s", agent=late.agent)
             left = await session.resume()
-            if left is None:  # the runtime was quicker
+            if left is None:  # recovery was faster
                 left = session.follow((await session.turns())[-1].turn_id)
             assert (await left.settled()).outcome == Finished(text="[0,1]")
 
     asyncio.run(check())
 
 
-def test_a_cell_that_is_cancelled_before_its_result_is_kept_leaves_nothing(tmp_path: Path) -> None:
+def test_a_cell_cancelled_before_its_result_is_kept_leaves_no_state(tmp_path: Path) -> None:
     """Bug: the result said that the cell was cancelled, but its variables had changed."""
 
     async def check() -> None:

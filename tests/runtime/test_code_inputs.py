@@ -1,4 +1,4 @@
-"""Large data in code: inputs by name and attachments, read-only, loaded when they are touched."""
+"""Large data in code: inputs by name and attachments, read-only, loaded when they are accessed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def filed(tmp_path: Path, clock: FakeClock) -> Place:
 
 
 def a_log(megabytes: int = 5) -> str:
-    """Return a log of `megabytes` megabytes with three lines that matter."""
+    """Return a log of `megabytes` megabytes with three relevant lines."""
     line = "2024-01-01 00:00:00 INFO request %07d served in 12 ms, nothing to see here\n"
     count = megabytes * (1 << 20) // len(line % 0) + 3
     marked = {count // 5: "disk", count // 2: "memory", count - 3: "network"}
@@ -74,7 +74,7 @@ class Reads:
         return self.digests.count(digest_bytes(value.encode()))
 
 
-# A text far larger than a window
+# A text far larger than the context window
 
 
 def test_a_text_of_five_megabytes_is_searched_and_summarised_with_a_small_prompt(filed: Place) -> None:
@@ -113,7 +113,7 @@ def test_a_text_of_five_megabytes_is_searched_and_summarised_with_a_small_prompt
     asyncio.run(main())
 
 
-def test_the_model_learns_of_an_input_by_name_and_size_alone(memory: Place) -> None:
+def test_the_model_sees_only_the_name_and_size_of_an_input(memory: Place) -> None:
     """Ours: only code sees the contents of an input."""
 
     async def main() -> None:
@@ -132,7 +132,7 @@ def test_the_model_learns_of_an_input_by_name_and_size_alone(memory: Place) -> N
     asyncio.run(main())
 
 
-# What is stored and loaded
+# Storage and loading
 
 
 def test_an_input_is_stored_once_and_is_not_part_of_the_state(filed: Place) -> None:
@@ -158,7 +158,7 @@ def test_an_input_is_stored_once_and_is_not_part_of_the_state(filed: Place) -> N
     asyncio.run(main())
 
 
-def test_an_input_is_loaded_only_by_a_cell_that_touches_it(memory: Place) -> None:
+def test_an_input_is_loaded_only_by_a_cell_that_reads_it(memory: Place) -> None:
     """Ours: of several inputs only those that the cell reads are loaded."""
 
     async def main() -> None:
@@ -176,7 +176,7 @@ def test_an_input_is_loaded_only_by_a_cell_that_touches_it(memory: Place) -> Non
     asyncio.run(main())
 
 
-def test_an_input_is_found_by_a_function_of_an_earlier_cell(memory: Place) -> None:
+def test_an_input_is_available_to_a_function_of_an_earlier_cell(memory: Place) -> None:
     """Ours: the function reads the latest value, although the cell's syntax does not show the input."""
 
     async def main() -> None:
@@ -196,7 +196,7 @@ def test_an_input_is_found_by_a_function_of_an_earlier_cell(memory: Place) -> No
     asyncio.run(main())
 
 
-def test_inputs_of_earlier_turns_stay_and_the_latest_of_a_name_counts(place: Place) -> None:
+def test_inputs_of_earlier_turns_remain_and_the_latest_of_a_name_wins(place: Place) -> None:
     """Ours: an input belongs to the session from then on; a rewind undoes it."""
 
     async def main() -> None:
@@ -214,7 +214,7 @@ def test_inputs_of_earlier_turns_stay_and_the_latest_of_a_name_counts(place: Pla
     asyncio.run(main())
 
 
-def test_inputs_go_with_a_fork(place: Place) -> None:
+def test_a_fork_has_the_inputs_of_its_branch(place: Place) -> None:
     """Ours: each branch has the inputs that were sent to it."""
 
     async def main() -> None:
@@ -229,7 +229,7 @@ def test_inputs_go_with_a_fork(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_inputs_are_there_in_a_new_frame(place: Place) -> None:
+def test_inputs_are_available_in_a_new_frame(place: Place) -> None:
     """Ours: after `continue_as` the messages are no longer visible, but the inputs are."""
 
     async def main() -> None:
@@ -244,7 +244,7 @@ def test_inputs_are_there_in_a_new_frame(place: Place) -> None:
 
 
 @pytest.mark.parametrize("before", ["say nothing", "nowhere()", "x = 1"])
-def test_inputs_are_there_in_a_frame_that_the_host_opens(place: Place, before: str) -> None:
+def test_inputs_are_available_in_a_frame_that_the_host_opens(place: Place, before: str) -> None:
     """Bug: an input of a turn in which no cell ran was lost with its frame."""
 
     async def main() -> None:
@@ -257,7 +257,7 @@ def test_inputs_are_there_in_a_frame_that_the_host_opens(place: Place, before: s
     asyncio.run(main())
 
 
-def test_an_input_outlives_the_frame_that_brought_it(filed: Place) -> None:
+def test_an_input_outlives_the_frame_in_which_it_was_sent(filed: Place) -> None:
     """Bug: pruning frames deleted inputs that code could still read."""
 
     async def main() -> None:
@@ -273,8 +273,8 @@ def test_an_input_outlives_the_frame_that_brought_it(filed: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_cell_that_waits_still_has_its_inputs(filed: Place) -> None:
-    """Ours: a cell resumes in another process with the input that it read, also through a function."""
+def test_a_waiting_cell_keeps_its_inputs(filed: Place) -> None:
+    """Ours: a cell resumes in another process with the input that it read, even through a function."""
 
     async def main() -> None:
         agent = typing(tools=[refund])
@@ -311,8 +311,8 @@ def test_a_cell_that_waits_still_has_its_inputs(filed: Place) -> None:
         "attachments = {}",
     ],
 )
-def test_an_input_cannot_be_bound(memory: Place, code: str) -> None:
-    """Ours: the check refuses it, so none of the cell has run."""
+def test_an_input_cannot_be_rebound(memory: Place, code: str) -> None:
+    """Ours: the check refuses it, so no part of the cell runs."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -328,7 +328,7 @@ def test_an_input_cannot_be_bound(memory: Place, code: str) -> None:
     asyncio.run(main())
 
 
-def test_what_a_cell_does_to_an_input_is_not_kept(memory: Place) -> None:
+def test_changes_that_a_cell_makes_to_an_input_are_not_kept(memory: Place) -> None:
     """Ours: a cell may change its copy in place; the next cell has the value that was sent."""
 
     async def main() -> None:
@@ -343,7 +343,7 @@ def test_what_a_cell_does_to_an_input_is_not_kept(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_local_name_may_be_that_of_an_input(memory: Place) -> None:
+def test_a_local_variable_may_have_the_name_of_an_input(memory: Place) -> None:
     """Ours: only the global name is reserved, so local names cause no false alarm."""
 
     async def main() -> None:
@@ -356,7 +356,7 @@ def test_a_local_name_may_be_that_of_an_input(memory: Place) -> None:
     asyncio.run(main())
 
 
-# What may be an input
+# Valid and invalid inputs
 
 
 JSON: dict[str, Any] = {
@@ -370,7 +370,7 @@ JSON: dict[str, Any] = {
 }
 
 
-def test_json_inputs_are_the_values_they_were(place: Place) -> None:
+def test_json_inputs_keep_their_values(place: Place) -> None:
     """Ours: an input may be any JSON value and any text."""
 
     async def main() -> None:
@@ -395,7 +395,7 @@ def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["finish", "continue_as", "llm", "sleep", "search_tools", "describe_tool", "run_code"]
 )
-def test_an_input_does_not_hide_what_code_needs(name: str) -> None:
+def test_an_input_must_not_hide_a_name_that_code_needs(name: str) -> None:
     """Bug: an input named `finish` hid the function, and no cell could end the turn."""
     with pytest.raises(InvalidArgument, match="cannot be the name of an input"):
         _blank_turn({name: "text"})
@@ -414,7 +414,7 @@ def test_a_name_that_is_not_text_is_refused() -> None:
         _blank_turn({3: "text"})
 
 
-def test_an_input_hides_a_tool_and_a_variable_of_its_name(memory: Place) -> None:
+def test_an_input_hides_a_tool_and_a_variable_of_the_same_name(memory: Place) -> None:
     """Ours: an input takes precedence, and the variable is removed."""
 
     async def main() -> None:
@@ -461,8 +461,8 @@ def test_attachments_are_read_by_name(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_only_the_attachments_that_are_named_are_loaded(memory: Place) -> None:
-    """Ours: an attachment is loaded only if the code names it."""
+def test_only_attachments_that_the_code_names_are_loaded(memory: Place) -> None:
+    """Ours: other attachments are not read from the store."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -479,7 +479,7 @@ def test_only_the_attachments_that_are_named_are_loaded(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_an_attachment_that_there_is_not_is_a_key_error(memory: Place) -> None:
+def test_reading_a_missing_attachment_raises_a_key_error(memory: Place) -> None:
     """Ours: `attachments` behaves like any dictionary."""
 
     async def main() -> None:
@@ -554,6 +554,6 @@ def _blank_turn(inputs: Any) -> None:
 
 
 async def _drained(session: Any) -> None:
-    """Wait for the turns that were queued."""
+    """Wait for the queued turns."""
     while (task := session._live.draining) is not None and not task.done():
         await asyncio.wait([task])

@@ -1,6 +1,6 @@
-"""A process is killed from outside while its cell computes, calls, waits or has just been decided about.
+"""Kills from outside while a cell computes, calls, waits or has just been decided.
 
-Afterwards the rules of `test_code_crash.py` hold, and no process that it started is left.
+Afterwards the rules of `test_code_crash.py` hold, and no process started by the killed one is left.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 class Home:
-    """A directory in which one process after the other plays the same scenario."""
+    """A directory in which successive processes run the same scenario."""
 
     def __init__(self, child: Callable[..., Any], path: Path, scenario: str) -> None:
         self._child = child
@@ -85,18 +85,18 @@ def home(child: Callable[..., Any], tmp_path: Path) -> Callable[..., Home]:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", HEIRS)
-def test_a_cell_that_is_killed_while_it_computes_computes_again_and_calls_nothing_twice(
+def test_a_cell_killed_while_it_computes_is_rerun_and_repeats_no_call(
     home: Callable[..., Home], how: str
 ) -> None:
     """Ours: no call is running, so nothing is interrupted or requested again."""
     computing = _killed_while_it_computes(home)
     truth = computing.ends(how)
     assert [line["name"] for line in truth.ledger] == ["price", "charge"]
-    assert len(computing.acts("begin")) == 4  # the cell twice, and two that read the variables
+    assert len(computing.acts("begin")) == 4  # the cell twice, and two cells that read the variables
 
 
 def _killed_while_it_computes(home: Callable[..., Home]) -> Home:
-    """Return a home whose process was killed between two calls, trying again if it was too quick."""
+    """Return a home whose process was killed between two calls, retrying if it was too quick."""
     for number in range(10):
         computing = home("computes", f"home{number}")
         victim = computing.start()
@@ -107,7 +107,7 @@ def _killed_while_it_computes(home: Callable[..., Home]) -> Home:
     raise AssertionError("it was always quicker")
 
 
-def test_the_engine_of_a_process_that_is_killed_while_it_computes_does_not_outlive_it(
+def test_the_engine_of_a_process_killed_while_it_computes_does_not_outlive_it(
     home: Callable[..., Home],
 ) -> None:
     """Ours: only the process itself is killed; the processes that it started notice and end."""
@@ -131,7 +131,7 @@ def _any_left(group: int) -> bool:
 @pytest.mark.sampled(3, each="name")
 @pytest.mark.parametrize("how", HEIRS)
 @pytest.mark.parametrize("name", ["stock", "charge", "book", "refund"])
-def test_a_cell_that_is_killed_while_a_call_of_it_runs_hears_what_is_known_of_it(
+def test_a_cell_killed_while_its_call_runs_gets_the_known_outcome_of_the_call(
     home: Callable[..., Home], name: str, how: str
 ) -> None:
     """Ours: a running call is repeated if it is idempotent, otherwise reported as interrupted."""
@@ -148,12 +148,12 @@ def test_a_cell_that_is_killed_while_a_call_of_it_runs_hears_what_is_known_of_it
         None if name == "stock" else "INTERRUPTED"
     ]
     times = [line["name"] for line in truth.ledger].count(name)
-    assert times <= (2 if name == "stock" else 1)  # a kill may come before the first is written down
+    assert times <= (2 if name == "stock" else 1)  # a kill may come before the first execution is logged
     assert times >= (1 if name == "stock" else 0)
 
 
 @pytest.mark.parametrize("how", HEIRS)
-def test_a_cell_that_waits_outlives_the_process_that_ran_it(home: Callable[..., Home], how: str) -> None:
+def test_a_waiting_cell_survives_the_process_that_ran_it(home: Callable[..., Home], how: str) -> None:
     """Ours: the suspended cell is stored and resumes where it stopped."""
     waiting = home("five")
     waiting.says(waiting.start("ask"), "waiting").kill()
@@ -164,7 +164,7 @@ def test_a_cell_that_waits_outlives_the_process_that_ran_it(home: Callable[..., 
 
 
 @pytest.mark.parametrize("how", HEIRS)
-def test_a_decision_that_was_just_made_outlives_its_process(home: Callable[..., Home], how: str) -> None:
+def test_a_decision_that_was_just_made_survives_its_process(home: Callable[..., Home], how: str) -> None:
     """Ours: the first process dies after asking, the second after deciding, and a third resumes."""
     waiting = home("five")
     waiting.says(waiting.start("ask"), "waiting").kill()
@@ -174,7 +174,7 @@ def test_a_decision_that_was_just_made_outlives_its_process(home: Callable[..., 
     assert truth.made[6].get("error") is None
 
 
-def test_a_decision_is_carried_out_by_another_process_while_the_one_that_asked_still_lives(
+def test_another_process_applies_a_decision_while_the_requesting_one_is_alive(
     home: Callable[..., Home],
 ) -> None:
     """Ours: SPEC §7, a waiting turn needs no process."""
@@ -189,7 +189,7 @@ def test_a_decision_is_carried_out_by_another_process_while_the_one_that_asked_s
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("scenario", ["five", "steps", "chance", "order", "waits", "mode"])
-def test_a_turn_that_is_killed_again_and_again_at_any_moment_comes_to_its_end(
+def test_a_turn_that_is_killed_repeatedly_at_random_moments_still_ends(
     home: Callable[..., Home], scenario: str
 ) -> None:
     """Ours: the moments are not chosen; each process gets a little more time than the one before."""

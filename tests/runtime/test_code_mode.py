@@ -1,4 +1,4 @@
-"""Code mode: a tool `run_code` beside the native ones, over the same executor as the code protocol."""
+"""Code mode: a tool `run_code` next to the native ones, with the same executor as the code protocol."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from standfast.providers.scripted import ScriptedModel
 
 @tool(side_effect="read")
 async def price(order: str) -> int:
-    """What an order costs."""
+    """Return the price of an order."""
     return 100 * len(order)
 
 
@@ -39,7 +39,7 @@ def clerk(*replies: Any, **options: Any) -> Agent[Any, Any]:
     return agent_of(*replies, tools=[price, refund], plugins=[CodeMode()], **options)
 
 
-def test_native_calls_and_cells_are_mixed_in_one_session(place: Place) -> None:
+def test_native_calls_and_cells_can_be_mixed_in_one_session(place: Place) -> None:
     """Ours: a model can use native calls and code in one session."""
 
     async def main() -> None:
@@ -66,7 +66,7 @@ def test_native_calls_and_cells_are_mixed_in_one_session(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_the_model_is_offered_run_code_beside_its_tools_and_told_how_it_works(memory: Place) -> None:
+def test_the_model_is_offered_run_code_next_to_its_tools_and_a_description_of_it(memory: Place) -> None:
     """Ours: native tools remain, the prompt describes code, and the model reads observations."""
 
     async def main() -> None:
@@ -101,7 +101,7 @@ def test_a_native_call_and_a_cell_run_in_one_reply(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_native_call_and_a_cell_of_one_reply_both_wait(place: Place) -> None:
+def test_a_native_call_and_a_cell_of_one_reply_can_both_wait(place: Place) -> None:
     """Ours: waits end independently, in any order and runtime."""
 
     async def main() -> None:
@@ -130,8 +130,8 @@ def test_a_native_call_and_a_cell_of_one_reply_both_wait(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_an_approval_inside_a_cell_of_code_mode_waits_there(place: Place) -> None:
-    """Ours: approvals are the same as in the code protocol."""
+def test_an_approval_inside_a_cell_of_code_mode_suspends_the_cell(place: Place) -> None:
+    """Ours: approvals work as in the code protocol."""
 
     async def main() -> None:
         agent = clerk(asks(code("done = [refund(o, price(o)) for o in ('A', 'BC')]\ndone")), "ok")
@@ -197,7 +197,7 @@ def test_continue_as_inside_run_code_begins_a_frame(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_of_two_cells_in_one_reply_the_first_runs(place: Place) -> None:
+def test_only_the_first_of_two_cells_in_one_reply_runs(place: Place) -> None:
     """Ours: one cell runs per step; the other gets an error and has no effect."""
 
     async def main() -> None:
@@ -227,8 +227,8 @@ def test_run_code_cannot_be_called_from_a_cell(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_cell_that_fails_its_check_runs_nothing(memory: Place) -> None:
-    """Ours: in code mode too, code that fails its check is not executed."""
+def test_a_cell_that_fails_its_check_is_not_executed(memory: Place) -> None:
+    """Ours: this applies in code mode as in the code protocol."""
 
     async def main() -> None:
         agent = clerk(asks(code("x = price('A')\nprise('B')")), asks(code("x")), "ok")
@@ -243,7 +243,7 @@ def test_a_cell_that_fails_its_check_runs_nothing(memory: Place) -> None:
 @pytest.mark.parametrize(
     "arguments", ['{"code": 5}', "{}", '{"code": "1", "more": 2}', "[1]", '{"code": ""}']
 )
-def test_a_call_of_run_code_that_makes_no_sense_is_a_result(memory: Place, arguments: str) -> None:
+def test_an_invalid_call_of_run_code_gets_an_error_result(memory: Place, arguments: str) -> None:
     """Ours: a model may send invalid arguments."""
 
     async def main() -> None:
@@ -257,7 +257,7 @@ def test_a_call_of_run_code_that_makes_no_sense_is_a_result(memory: Place, argum
     asyncio.run(main())
 
 
-def test_code_mode_beside_the_code_protocol_is_a_conflict_that_names_both() -> None:
+def test_combining_code_mode_with_the_code_protocol_is_a_conflict_that_names_both() -> None:
     """Ours: a session has one executor, and the conflict is found at registration."""
 
     async def main() -> None:
@@ -272,7 +272,7 @@ def test_code_mode_beside_the_code_protocol_is_a_conflict_that_names_both() -> N
     asyncio.run(main())
 
 
-def test_cells_as_native_calls_of_the_code_protocol_share_all_of_it(place: Place) -> None:
+def test_the_code_protocol_can_receive_cells_as_native_calls(place: Place) -> None:
     """Ours: `cells="tool_call"`; only run_code is offered, the tools are functions."""
 
     async def main() -> None:
@@ -289,8 +289,8 @@ def test_cells_as_native_calls_of_the_code_protocol_share_all_of_it(place: Place
     asyncio.run(main())
 
 
-def test_a_turn_with_code_mode_keeps_its_limits(memory: Place) -> None:
-    """Ours: rounds without progress end the turn, also if they are cells."""
+def test_a_turn_with_code_mode_respects_its_limits(memory: Place) -> None:
+    """Ours: rounds without progress end the turn, even if they are cells."""
 
     async def main() -> None:
         agent = Agent(

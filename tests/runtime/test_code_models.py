@@ -1,4 +1,4 @@
-"""`llm(...)` in a cell: a model asked from inside the code, several times at once."""
+"""`llm(...)` in a cell: a model called from code, several times concurrently."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Choir:
     async def close(self) -> None: ...
 
 
-def test_models_that_are_asked_at_once_have_numbers_of_their_own_and_all_are_charged() -> None:
+def test_concurrent_model_calls_have_separate_numbers_and_are_all_charged() -> None:
     """Bug: concurrent calls shared a number and a key, and the usage of all but the first was lost."""
 
     async def main() -> None:
@@ -67,13 +67,13 @@ def test_models_that_are_asked_at_once_have_numbers_of_their_own_and_all_are_cha
     asyncio.run(main())
 
 
-def test_models_that_answer_at_once_have_numbers_of_their_own() -> None:
+def test_concurrent_answers_of_a_script_are_each_used_once() -> None:
     """Bug: the answers of one script were given out twice."""
     replies: list[Any] = [THREE, "x", "y", "z"]
     assert coder(*replies).run_sync("go").output == "xyz"
 
 
-def test_an_answer_that_does_not_fit_its_schema_is_an_exception_of_the_code() -> None:
+def test_an_answer_that_does_not_match_its_schema_raises_an_exception_in_the_code() -> None:
     """Ours: the code may catch it and ask again."""
     ask = cell("""
         schema = {"type": "object", "required": ["n"]}

@@ -1,4 +1,4 @@
-"""What sessions without a model have in common with those of agents."""
+"""Features that sessions without a model share with those of agents."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refund(order: str) -> str:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A data directory with a session of three runs."""
+    """Return a data directory with a session of three runs."""
     with BlockingSandbox(data_dir=tmp_path) as box:
         for code in ("x = 1", "x = x + 1\nx", "x = 10"):
             assert box.run(code, session="s").status == "ok"
@@ -74,7 +74,7 @@ def test_every_run_is_in_the_history_of_its_session(home: Path) -> None:
     assert [report.get("result") for report in reports] == [None, 2, None]
 
 
-def test_a_session_is_forked_after_its_second_run_and_rewound(home: Path) -> None:
+def test_a_session_can_be_forked_after_its_second_run_and_rewound(home: Path) -> None:
     """Ours: variables follow the history on every branch."""
 
     async def work() -> None:
@@ -93,7 +93,7 @@ def test_a_session_is_forked_after_its_second_run_and_rewound(home: Path) -> Non
     assert _value(home, "s") == 1
 
 
-def test_a_session_is_observed_from_a_cursor(home: Path) -> None:
+def test_a_session_can_be_observed_from_a_cursor(home: Path) -> None:
     """Ours: an observer of a session sees the runs that another program makes."""
 
     async def watch() -> list[Observed]:
@@ -114,7 +114,7 @@ def test_a_session_is_observed_from_a_cursor(home: Path) -> None:
     assert "x = 11" in str(seen[0])
 
 
-def test_a_session_is_exported_and_pruned(home: Path) -> None:
+def test_a_session_can_be_exported_and_pruned(home: Path) -> None:
     """Ours: retention and export work for every kind of session."""
 
     async def work() -> tuple[Any, Any]:
@@ -129,7 +129,7 @@ def test_a_session_is_exported_and_pruned(home: Path) -> None:
     assert _value(home, "s") == 2
 
 
-def test_an_agent_cannot_take_turns_in_a_session_without_a_model(home: Path) -> None:
+def test_an_agent_cannot_run_turns_in_a_session_without_a_model(home: Path) -> None:
     """Ours: neither kind of session could interpret the history of the other."""
     from standfast import Agent, ScriptedModel
     from standfast.errors import InvalidArgument
@@ -142,8 +142,8 @@ def test_an_agent_cannot_take_turns_in_a_session_without_a_model(home: Path) -> 
         asyncio.run(work())
 
 
-def test_a_sandbox_cannot_run_code_in_a_session_of_an_agent(tmp_path: Path) -> None:
-    """Ours: a session of an agent accepts no code from a sandbox."""
+def test_a_sandbox_cannot_run_code_in_an_agents_session(tmp_path: Path) -> None:
+    """Ours: an agent's session accepts no code from a sandbox."""
     from standfast import Agent, ScriptedModel
 
     async def talk() -> None:
@@ -158,7 +158,7 @@ def test_a_sandbox_cannot_run_code_in_a_session_of_an_agent(tmp_path: Path) -> N
     assert "belongs to an agent" in refused.error.message
 
 
-def test_a_session_is_traced(tmp_path: Path) -> None:
+def test_runs_of_a_session_are_traced(tmp_path: Path) -> None:
     """Ours: a run has the spans of a turn: the turn, its cell and the calls of the cell."""
     taken = MemoryTrace()
     with BlockingSandbox(tools=[double], trace=taken, data_dir=tmp_path) as box:
@@ -176,7 +176,7 @@ def test_a_session_is_traced(tmp_path: Path) -> None:
 
 
 def test_a_run_repeated_with_its_idempotency_key_returns_the_stored_result(tmp_path: Path) -> None:
-    """Ours: SPEC §7, a repeated request runs nothing, also in another process or after a failure."""
+    """Ours: SPEC §7, a repeated request runs nothing, even in another process or after a failure."""
     long = "x" * 100_000
     for attempt in range(2):
         with BlockingSandbox(data_dir=tmp_path, tools=[double]) as box:
@@ -193,7 +193,7 @@ def test_a_run_repeated_with_its_idempotency_key_returns_the_stored_result(tmp_p
         assert box.run("n", session="s").result == 2
 
 
-def test_a_repeated_request_of_a_waiting_run_waits_for_the_same_approval(tmp_path: Path) -> None:
+def test_repeating_the_request_of_a_waiting_run_waits_for_the_same_approval(tmp_path: Path) -> None:
     """Ours: the key names the run, whether it waits or has ended."""
     with BlockingSandbox(data_dir=tmp_path, tools=[refund]) as box:
         first = box.run("refund('A')", session="s", idempotency_key="k")
@@ -205,7 +205,7 @@ def test_a_repeated_request_of_a_waiting_run_waits_for_the_same_approval(tmp_pat
         assert len(box.approvals()) == 1
 
 
-def test_a_run_that_is_cancelled_before_its_cell_begins_ends_at_once() -> None:
+def test_a_run_cancelled_before_its_cell_starts_ends_at_once() -> None:
     """Bug: a cancellation between the beginning of the turn and that of its cell was lost."""
 
     class Early(RunControl):

@@ -47,7 +47,7 @@ def file(tmp_path: Path) -> Path:
 # From cell to cell
 
 
-def test_variables_functions_and_imports_stay_for_the_next_cell_and_turn(place: Place) -> None:
+def test_variables_functions_and_imports_are_kept_for_the_next_cell_and_turn(place: Place) -> None:
     """Ours: SPEC §8, the state of the executor is part of the session's commit."""
 
     async def main() -> None:
@@ -64,7 +64,7 @@ def test_variables_functions_and_imports_stay_for_the_next_cell_and_turn(place: 
     asyncio.run(main())
 
 
-def test_a_new_runtime_sees_what_cells_left(place: Place) -> None:
+def test_a_new_runtime_sees_the_variables_of_earlier_cells(place: Place) -> None:
     """Ours: SPEC §7, a session continues in any process."""
 
     async def main() -> None:
@@ -85,7 +85,7 @@ def test_a_new_runtime_sees_what_cells_left(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_session_that_was_let_go_of_is_restored(place: Place) -> None:
+def test_an_evicted_session_is_restored(place: Place) -> None:
     """Ours: everything in memory can be dropped at any time."""
 
     async def main() -> None:
@@ -103,7 +103,7 @@ def test_a_session_that_was_let_go_of_is_restored(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_worker_that_was_kept_for_an_older_state_is_not_used(place: Place) -> None:
+def test_a_worker_with_an_outdated_state_is_not_used(place: Place) -> None:
     """Ours: another process may have changed the session meanwhile."""
 
     async def main() -> None:
@@ -146,7 +146,7 @@ def test_each_branch_of_a_fork_has_its_own_variables(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_fork_at_an_earlier_node_has_the_variables_of_then(place: Place) -> None:
+def test_a_fork_at_an_earlier_node_has_the_variables_of_that_node(place: Place) -> None:
     """Ours: the state is stored with each point of the history."""
 
     async def main() -> None:
@@ -163,7 +163,7 @@ def test_a_fork_at_an_earlier_node_has_the_variables_of_then(place: Place) -> No
     asyncio.run(main())
 
 
-def test_rewinding_takes_variables_back(place: Place) -> None:
+def test_rewinding_restores_earlier_variables(place: Place) -> None:
     """Ours: a rewind also removes definitions made since, and starts a new branch."""
 
     async def main() -> None:
@@ -184,7 +184,7 @@ def test_rewinding_takes_variables_back(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_rewinding_to_before_the_first_cell_leaves_nothing(place: Place) -> None:
+def test_rewinding_to_before_the_first_cell_removes_all_variables(place: Place) -> None:
     """Ours: before the first cell the session has no variables."""
 
     async def main() -> None:
@@ -201,7 +201,7 @@ def test_rewinding_to_before_the_first_cell_leaves_nothing(place: Place) -> None
 # Failures
 
 
-def test_an_exception_keeps_what_was_bound_before_it(memory: Place) -> None:
+def test_variables_bound_before_an_exception_are_kept(memory: Place) -> None:
     """Ours: variables stay bound after an exception, as in a notebook."""
 
     async def main() -> None:
@@ -214,7 +214,7 @@ def test_an_exception_keeps_what_was_bound_before_it(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_hard_failure_rolls_the_variables_back(place: Place) -> None:
+def test_a_hard_failure_rolls_back_the_variables(place: Place) -> None:
     """Ours: SPEC §5, a cell that exceeds a limit leaves the state unchanged, and the model reads why."""
 
     async def main() -> None:
@@ -253,11 +253,11 @@ def test_the_limits_of_cells_may_change_between_turns(place: Place) -> None:
     asyncio.run(main())
 
 
-# How much is written
+# Amount of stored state
 
 
 @pytest.mark.slow
-def test_a_large_state_is_one_compressed_blob_for_each_change(file: Path) -> None:
+def test_a_large_state_is_stored_as_one_compressed_blob_per_change(file: Path) -> None:
     """Ours: the state is stored compressed, by content, and only when it changes."""
 
     async def main() -> None:
@@ -332,7 +332,7 @@ def test_several_cells_of_a_turn_leave_one_state(file: Path) -> None:
     asyncio.run(main())
 
 
-def test_pruning_keeps_the_states_that_branches_need_and_drops_the_others(file: Path) -> None:
+def test_pruning_keeps_the_states_that_branches_need_and_deletes_the_others(file: Path) -> None:
     """Ours: states that were rewound are dropped; those that a fork or a rewind can reach are kept."""
 
     async def main() -> None:
@@ -346,7 +346,7 @@ def test_pruning_keeps_the_states_that_branches_need_and_drops_the_others(file: 
             await other.rewind(turns=2)
             assert len(blob_sizes(file)) == 4
             pruned = await runtime.prune(branches=True)
-            assert pruned.blobs == 1  # the third turn's, which no path leads through any more
+            assert pruned.blobs == 1  # the third turn's state, which no branch reaches any more
             assert await value_of(session, "text[:3]") == "new"
             assert await value_of(other, "text[:3]") == "000"
             await session.rewind(turns=2)
@@ -355,11 +355,11 @@ def test_pruning_keeps_the_states_that_branches_need_and_drops_the_others(file: 
     asyncio.run(main())
 
 
-# Who may read it
+# Other agents and protocols
 
 
 class Remembers(Plugin):
-    """Has something new to remember with every turn."""
+    """A plugin whose state changes with every turn."""
 
     id = "remembers"
 
@@ -370,7 +370,7 @@ class Remembers(Plugin):
 
 @pytest.mark.slow
 def test_an_agent_that_does_not_act_in_code_keeps_the_variables(place: Place) -> None:
-    """Ours: the state of a plugin that is not loaded is kept, also when other plugins change theirs."""
+    """Ours: the state of a plugin that is not loaded is kept, even when other plugins change theirs."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -405,7 +405,7 @@ def test_code_mode_continues_with_the_variables_of_the_code_protocol(place: Plac
     asyncio.run(main())
 
 
-def test_a_session_that_a_plugin_makes_begins_without_variables(memory: Place) -> None:
+def test_a_session_created_by_a_plugin_starts_without_variables(memory: Place) -> None:
     """Ours: a child session has its own state."""
 
     class Makes(Plugin):
@@ -450,11 +450,11 @@ def test_sessions_do_not_see_each_others_variables(memory: Place) -> None:
     asyncio.run(main())
 
 
-# What is refused
+# Refused states
 
 
 class OtherState(CodeProtocol):
-    """Writes its state as another release would."""
+    """A plugin that writes its state as another release would."""
 
     id = "code"
 
@@ -472,28 +472,28 @@ class OtherState(CodeProtocol):
 
 
 class LaterFormat(OtherState):
-    """Of a format that this release does not know."""
+    """A state in a format that this release does not know."""
 
     def rewritten(self, memory: dict[str, Any]) -> dict[str, Any]:
         return {**memory, "version": 2}
 
 
 class OtherLanguage(OtherState):
-    """Of a session whose cells are TypeScript."""
+    """A state of a session whose cells are TypeScript."""
 
     def rewritten(self, memory: dict[str, Any]) -> dict[str, Any]:
         return {**memory, "language": "typescript"}
 
 
 class Garbage(OtherState):
-    """Of something that is no state at all."""
+    """Bytes that are not a state at all."""
 
     def rewritten(self, memory: dict[str, Any]) -> dict[str, Any]:
         return {"version": "x"}
 
 
 class LaterEngine(OtherState):
-    """Written by a newer engine."""
+    """A state that a newer engine wrote."""
 
     def rewritten(self, memory: dict[str, Any]) -> dict[str, Any]:
         known = engine_state.decode_state(memory["state"])
@@ -505,9 +505,7 @@ class LaterEngine(OtherState):
     ("protocol", "told"),
     [(LaterFormat, "format 2"), (OtherLanguage, "typescript"), (Garbage, "cannot be read")],
 )
-def test_a_state_that_cannot_be_read_here_is_refused_and_stays(
-    place: Place, protocol: type[OtherState], told: str
-) -> None:
+def test_an_unreadable_state_is_refused_and_kept(place: Place, protocol: type[OtherState], told: str) -> None:
     """Ours: opening the session raises a typed error, and the state is not overwritten."""
 
     async def main() -> None:
@@ -527,7 +525,7 @@ def test_a_state_that_cannot_be_read_here_is_refused_and_stays(
     asyncio.run(main())
 
 
-def test_the_state_of_another_engine_is_refused_cell_by_cell_and_stays(place: Place) -> None:
+def test_the_state_of_another_engine_is_refused_by_each_cell_and_kept(place: Place) -> None:
     """Ours: only the engine can detect this; the model reads why, and the other release still works."""
 
     async def main() -> None:
@@ -547,7 +545,7 @@ def test_the_state_of_another_engine_is_refused_cell_by_cell_and_stays(place: Pl
     asyncio.run(main())
 
 
-def test_an_agent_for_another_language_is_refused_and_the_variables_stay(place: Place) -> None:
+def test_an_agent_for_another_language_is_refused_and_the_variables_are_kept(place: Place) -> None:
     """Ours: SPEC §5, the language of a session is fixed."""
 
     async def main() -> None:
@@ -566,8 +564,8 @@ def test_an_agent_for_another_language_is_refused_and_the_variables_stay(place: 
 
 
 @pytest.mark.parametrize("large", [True, False])
-def test_a_state_with_a_flipped_byte_is_refused_by_name(file: Path, large: bool) -> None:
-    """Ours: SPEC §7, stored states have checksums; a damaged one is named and never run."""
+def test_the_error_about_a_state_with_a_flipped_byte_names_it(file: Path, large: bool) -> None:
+    """Ours: SPEC §7, stored states have checksums; a damaged one is never run."""
 
     async def main() -> None:
         async with Runtime(file) as runtime:

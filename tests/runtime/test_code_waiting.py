@@ -1,4 +1,4 @@
-"""Cells that wait in the middle, for a person, a time or an outside result, and resume anywhere."""
+"""Cells that wait midway for a person, a time or an outside result, and resume anywhere."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Shop:
 
         @tool(side_effect="read")
         async def price(order: str) -> int:
-            """What an order costs."""
+            """Return the price of an order."""
             self.did.append(f"price {order}")
             return len(order)
 
@@ -94,7 +94,7 @@ def holds_nothing(runtime: Runtime) -> bool:
 # Approvals
 
 
-def test_a_cell_waits_in_the_middle_of_an_expression(place: Place, shop: Shop) -> None:
+def test_a_cell_can_wait_in_the_middle_of_an_expression(place: Place, shop: Shop) -> None:
     """Ours: a resumed cell does not repeat the computation before the wait."""
 
     async def main() -> None:
@@ -120,7 +120,7 @@ def test_a_cell_waits_in_the_middle_of_an_expression(place: Place, shop: Shop) -
     asyncio.run(main())
 
 
-def test_a_cell_that_waits_holds_no_worker(place: Place, shop: Shop) -> None:
+def test_a_waiting_cell_holds_no_worker(place: Place, shop: Shop) -> None:
     """Ours: a waiting cell releases its worker, and the turn is waiting."""
 
     async def main() -> None:
@@ -140,7 +140,7 @@ def test_a_cell_that_waits_holds_no_worker(place: Place, shop: Shop) -> None:
     asyncio.run(main())
 
 
-def test_many_sessions_may_wait_at_once_with_few_workers(memory: Place, shop: Shop) -> None:
+def test_many_sessions_can_wait_with_few_workers(memory: Place, shop: Shop) -> None:
     """Ours: waiting costs only a row: twenty cells wait on an engine with eight workers."""
 
     async def main() -> None:
@@ -159,7 +159,7 @@ def test_many_sessions_may_wait_at_once_with_few_workers(memory: Place, shop: Sh
     asyncio.run(main())
 
 
-def test_a_refusal_is_an_exception_that_code_can_catch(place: Place, shop: Shop) -> None:
+def test_a_denial_raises_an_exception_that_code_can_catch(place: Place, shop: Shop) -> None:
     """Ours: code gets a PermissionError with the reason."""
 
     async def main() -> None:
@@ -182,7 +182,7 @@ def test_a_refusal_is_an_exception_that_code_can_catch(place: Place, shop: Shop)
     asyncio.run(main())
 
 
-def test_a_refusal_that_is_not_caught_ends_the_cell_and_not_the_turn(place: Place, shop: Shop) -> None:
+def test_an_uncaught_denial_ends_the_cell_and_not_the_turn(place: Place, shop: Shop) -> None:
     """Ours: the model reads which call failed, and variables bound before it are kept."""
 
     async def main() -> None:
@@ -197,7 +197,7 @@ def test_a_refusal_that_is_not_caught_ends_the_cell_and_not_the_turn(place: Plac
     asyncio.run(main())
 
 
-def test_a_person_may_change_the_arguments_of_a_call_in_a_cell(place: Place, shop: Shop) -> None:
+def test_a_person_may_edit_the_arguments_of_a_call_in_a_cell(place: Place, shop: Shop) -> None:
     """Seed: edited arguments are checked, and the code gets the result of that call."""
 
     async def main() -> None:
@@ -218,8 +218,8 @@ def test_a_person_may_change_the_arguments_of_a_call_in_a_cell(place: Place, sho
     asyncio.run(main())
 
 
-def test_an_approval_that_expires_is_an_exception_in_the_cell(place: Place, shop: Shop) -> None:
-    """Ours: no approval is pending for ever."""
+def test_an_approval_that_expires_raises_an_exception_in_the_cell(place: Place, shop: Shop) -> None:
+    """Ours: no approval is pending forever."""
 
     async def main() -> None:
         code = "try:\n    refund('A')\nexcept PermissionError as error:\n    print(error)\n'continued'"
@@ -236,7 +236,7 @@ def test_an_approval_that_expires_is_an_exception_in_the_cell(place: Place, shop
     asyncio.run(main())
 
 
-def test_a_loop_asks_for_each_call_and_remembers_the_earlier_answers(place: Place, shop: Shop) -> None:
+def test_a_loop_waits_for_each_call_and_keeps_the_earlier_answers(place: Place, shop: Shop) -> None:
     """Ours: a cell may be suspended and resumed many times, each time by another runtime."""
 
     async def main() -> None:
@@ -271,7 +271,7 @@ def test_a_decision_made_while_no_process_runs_the_session_is_used_later(place: 
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=agent)
             waiting = await session.turn('x = refund("A", 4)\nx + 1')
-        async with place.runtime() as runtime:  # knows no agent: it decides, and nothing else
+        async with place.runtime() as runtime:  # knows no agent: it only decides
             await runtime.approve(waiting.waits[0].wait_id)
             assert shop.did == []
         async with place.runtime() as runtime:
@@ -283,7 +283,9 @@ def test_a_decision_made_while_no_process_runs_the_session_is_used_later(place: 
     asyncio.run(main())
 
 
-def test_a_waiting_cell_sees_the_variables_of_before_and_leaves_its_own(place: Place, shop: Shop) -> None:
+def test_a_resumed_cell_has_the_variables_from_before_the_wait_and_keeps_its_own(
+    place: Place, shop: Shop
+) -> None:
     """Ours: after the wait a cell has the same variables, functions and imports as before."""
 
     async def main() -> None:
@@ -338,7 +340,7 @@ def test_a_cell_sleeps_for_days_without_a_process(place: Place, shop: Shop) -> N
         "await sleep(minutes=60, hours=1)",
     ],
 )
-def test_whatever_a_language_has_for_sleeping_is_a_timer(memory: Place, code: str) -> None:
+def test_every_way_to_sleep_in_a_language_is_a_timer(memory: Place, code: str) -> None:
     """Ours: the usual ways to sleep in a language are timers and hold no process."""
 
     async def main() -> None:
@@ -369,8 +371,8 @@ def test_a_short_sleep_does_not_park_the_turn(memory: Place, code: str) -> None:
 @pytest.mark.parametrize(
     "code", ["await sleep(days=1e9)", "await sleep(float('nan'))", "await sleep(days='two')"]
 )
-def test_a_time_too_long_to_wait_is_an_exception(memory: Place, code: str) -> None:
-    """Ours: the result is defined for any number."""
+def test_a_sleep_that_is_too_long_raises_an_exception(memory: Place, code: str) -> None:
+    """Ours: every number has a defined result."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -382,7 +384,7 @@ def test_a_time_too_long_to_wait_is_an_exception(memory: Place, code: str) -> No
     asyncio.run(main())
 
 
-def test_time_has_passed_for_the_code_that_slept(memory: Place) -> None:
+def test_time_has_passed_for_code_that_slept(memory: Place) -> None:
     """Ours: the clock of a cell advances with each result."""
 
     async def main() -> None:
@@ -399,7 +401,7 @@ def test_time_has_passed_for_the_code_that_slept(memory: Place) -> None:
 # Results from outside
 
 
-def test_an_outside_system_delivers_a_result_into_the_cell(place: Place, shop: Shop) -> None:
+def test_an_outside_system_delivers_a_result_to_the_cell(place: Place, shop: Shop) -> None:
     """Seed: an external completion comes from another runtime, with a value or an error, once."""
 
     async def main() -> None:
@@ -429,7 +431,7 @@ def test_an_outside_system_delivers_a_result_into_the_cell(place: Place, shop: S
     asyncio.run(main())
 
 
-# Several at once
+# Several waits
 
 ORDERS = list(itertools.permutations(["approval", "timer", "completion"]))
 THREE = """
@@ -443,7 +445,7 @@ found
 @pytest.mark.parametrize(
     "order", list(itertools.permutations(["approval", "timer", "completion"])), ids="-".join
 )
-def test_an_approval_a_timer_and_a_completion_end_in_any_order_in_any_runtime(
+def test_an_approval_a_timer_and_a_completion_can_end_in_any_order_in_any_runtime(
     filed: Place, shop: Shop, order: tuple[str, ...]
 ) -> None:
     """Ours: one `gather` has three waits, each ended by another runtime."""
@@ -474,7 +476,7 @@ def test_an_approval_a_timer_and_a_completion_end_in_any_order_in_any_runtime(
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_of_two_approvals_in_one_gather_one_is_given_and_one_refused(
+def test_one_of_two_approvals_in_a_gather_can_be_granted_and_the_other_denied(
     place: Place, shop: Shop, first: int
 ) -> None:
     """Ours: each decision applies to one call, and the code sees both."""
@@ -503,8 +505,8 @@ def test_of_two_approvals_in_one_gather_one_is_given_and_one_refused(
     asyncio.run(main())
 
 
-def test_a_gather_with_one_refusal_fails_and_the_other_wait_is_given_up(place: Place, shop: Shop) -> None:
-    """Ours: when a cell has ended, its waiting calls are given up."""
+def test_a_gather_with_one_denial_fails_and_abandons_the_other_wait(place: Place, shop: Shop) -> None:
+    """Ours: when a cell has ended, its waiting calls are abandoned."""
 
     async def main() -> None:
         code = "import asyncio\nawait asyncio.gather(refund('A', 1), refund('B', 2))"
@@ -552,8 +554,8 @@ def test_a_turn_whose_cell_waits_can_be_cancelled(place: Place, shop: Shop) -> N
     asyncio.run(main())
 
 
-def test_what_a_cancelled_cell_was_suspended_to_is_not_kept(filed: Place, shop: Shop) -> None:
-    """Ours: no process can resume the cell, so its suspended state is not kept."""
+def test_the_suspended_state_of_a_cancelled_cell_is_not_kept(filed: Place, shop: Shop) -> None:
+    """Ours: no process can resume the cell, so its suspended state is not needed."""
 
     async def main() -> None:
         async with filed.runtime(keep_journals=0) as runtime:
@@ -574,7 +576,7 @@ def test_what_a_cancelled_cell_was_suspended_to_is_not_kept(filed: Place, shop: 
     asyncio.run(main())
 
 
-def test_a_fork_of_a_session_whose_cell_waits_stands_before_the_turn(place: Place, shop: Shop) -> None:
+def test_a_fork_of_a_session_with_a_waiting_cell_begins_before_that_turn(place: Place, shop: Shop) -> None:
     """Ours: a waiting turn is not part of the history yet."""
 
     async def main() -> None:
@@ -594,7 +596,7 @@ def test_a_fork_of_a_session_whose_cell_waits_stands_before_the_turn(place: Plac
     asyncio.run(main())
 
 
-def test_a_session_whose_cell_waits_is_not_rewound(place: Place, shop: Shop) -> None:
+def test_a_session_with_a_waiting_cell_cannot_be_rewound(place: Place, shop: Shop) -> None:
     """Ours: an unfinished turn must end before its session can be rewound."""
 
     async def main() -> None:
@@ -613,7 +615,7 @@ def test_a_session_whose_cell_waits_is_not_rewound(place: Place, shop: Shop) -> 
     asyncio.run(main())
 
 
-def test_an_agent_that_does_not_run_code_does_not_go_on_with_a_cell(place: Place, shop: Shop) -> None:
+def test_an_agent_that_does_not_run_code_cannot_resume_a_cell(place: Place, shop: Shop) -> None:
     """Bug: the agent executed the approved call, then failed, and the call's result was lost."""
 
     async def main() -> None:
@@ -653,7 +655,7 @@ def test_an_agent_that_does_not_run_code_can_cancel_the_turn(place: Place, shop:
     asyncio.run(main())
 
 
-def test_pruning_leaves_a_cell_that_waits_alone(filed: Place, shop: Shop) -> None:
+def test_pruning_keeps_a_waiting_cell(filed: Place, shop: Shop) -> None:
     """Ours: an approval may wait for weeks, and the suspended state is needed then."""
 
     async def main() -> None:
@@ -739,7 +741,7 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_a_decision_in_any_process_continues_the_cell(child: Start, tmp_path: Path, ledger: Path) -> None:
+def test_a_decision_in_any_process_resumes_the_cell(child: Start, tmp_path: Path, ledger: Path) -> None:
     """Ours: a cell can be started, decided and resumed in different processes."""
 
     def run(**job: Any) -> Any:

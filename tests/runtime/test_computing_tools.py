@@ -16,7 +16,7 @@ from standfast.runtime.agent_runtime import open_store
 
 
 class Counting:
-    """A store that counts its writes in the middle of a turn, and notes the count when a tool runs."""
+    """A store that counts its writes during a turn, and records the count when a tool runs."""
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
@@ -44,22 +44,22 @@ def tools(store: Counting) -> dict[str, Any]:
 
     @tool(side_effect="none")
     async def compute() -> str:
-        """Only computes."""
+        """Only compute."""
         return note()
 
     @tool(side_effect="read")
     async def look() -> str:
-        """Looks at something."""
+        """Look at something."""
         return note()
 
     @tool(side_effect="external_system")
     async def act() -> str:
-        """Acts on something."""
+        """Act on something."""
         return note()
 
     @tool(side_effect="none")
     async def told(ctx: RunContext[None]) -> str:
-        """Knows its own call, and may tell others of it."""
+        """Use the context of its own call."""
         return note()
 
     @tool(side_effect="none", idempotent=False)
@@ -84,16 +84,16 @@ async def run(path: Path, protocol: str, name: str, *replies: Any) -> list[int]:
 @pytest.mark.parametrize(
     ("name", "writes"), [("compute", 0), ("look", 1), ("act", 1), ("told", 1), ("once", 1)]
 )
-def test_only_a_tool_that_computes_runs_before_what_asked_for_it_is_on_disk(
+def test_only_a_tool_that_computes_may_run_before_its_request_is_on_disk(
     tmp_path: Path, name: str, writes: int
 ) -> None:
-    """Ours: an input is durable before anything that follows from it touches the outside world."""
+    """Ours: an input is durable before anything that follows from it has an outside effect."""
     replies = ({"tool_calls": [{"name": name}]}, "done")
     assert asyncio.run(run(tmp_path / "standfast.db", "standard", name, *replies)) == [writes]
 
 
 @pytest.mark.parametrize("name", ["look", "act", "told", "once"])
-def test_what_code_calls_is_on_disk_before_it_runs(tmp_path: Path, name: str) -> None:
+def test_a_call_made_by_code_is_on_disk_before_it_runs(tmp_path: Path, name: str) -> None:
     """Ours: this also holds for calls of a cell, which has no other effects."""
     reply = f"```python\nfinish({name}() and 'done')\n```"
     (writes,) = asyncio.run(run(tmp_path / "standfast.db", "code", name, reply))

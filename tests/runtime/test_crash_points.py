@@ -1,8 +1,8 @@
-"""A turn is killed at every point, and while it is recovered, and again; nothing is lost and nothing doubled.
+"""Kills of a turn at every crash point, and again while it is recovered; nothing is lost or duplicated.
 
 These tests do not list the points. They run a scenario that dies at its first point, then at its second, and
-so on until one lives; `make test` takes a sample. What the tools did stands in a ledger outside, and what the
-model was told in another; at the end both are compared with what is stored.
+so on until one survives; `make test` takes a sample. One external ledger records the effects of tools,
+another the requests to the model; at the end both are compared with the stored history.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def postgres_theatre(
 
 
 def _killed_while_deciding(server: ForkServer, home: Path, kill: int) -> bool:
-    """Let a turn wait, let a process without an agent decide and die there, and another one resume."""
+    """Park a turn, let a process without an agent decide and die there, and let another one resume."""
     assert server.run("sequence", home, how="ask")["status"] == "waiting"
     killed = server.run("sequence", home, kill, how="decide").get("killed", False)
     killed_at(server, home, "sequence", ())
@@ -51,14 +51,14 @@ def _killed_while_deciding(server: ForkServer, home: Path, kill: int) -> bool:
 # The tests
 
 
-def test_a_turn_survives_kills_here_and_there(theatre: Theatre) -> None:
+def test_a_turn_survives_kills_at_some_points(theatre: Theatre) -> None:
     """Ours: a fast version of the slow tests below, which kill at every point."""
     for number in (5, 13, 23, 38, 54):
         assert theatre.play(partial(killed_at, scenario="sequence", kills=(number,))) == 1
 
 
 @pytest.mark.slow
-def test_a_turn_survives_a_kill_at_every_point_and_another_while_it_is_recovered(theatre: Theatre) -> None:
+def test_a_turn_survives_a_kill_at_every_point_and_another_one_during_recovery(theatre: Theatre) -> None:
     """Ours: two kills around an idempotent call, a non-idempotent one, an approval and the commit."""
     points = theatre.kill_everywhere("sequence")
     assert points > 50
@@ -76,7 +76,7 @@ def test_a_turn_in_postgresql_survives_a_kill_at_every_point(postgres_theatre: T
 def test_other_turns_in_postgresql_survive_a_kill_at_every_point(
     postgres_theatre: Theatre, scenario: str
 ) -> None:
-    """Ours: these sweeps have writes of several callers at once."""
+    """Ours: these sweeps have concurrent writes of several callers."""
     assert postgres_theatre.kill_everywhere(scenario) > 15
 
 
@@ -90,15 +90,15 @@ def test_other_turns_survive_two_kills_at_every_point(theatre: Theatre, scenario
 
 
 @pytest.mark.slow
-def test_a_decision_made_by_another_process_survives_a_kill_at_every_point_of_that_process(
+def test_a_decision_survives_a_kill_at_every_point_of_the_deciding_process(
     theatre: Theatre,
 ) -> None:
-    """Ours: a decision of another process is stored or not, and is used once."""
+    """Ours: a decision of another process is either stored or not, and is used once."""
     assert theatre.enumerate(_killed_while_deciding, count(1)) >= 3
 
 
 @pytest.mark.slow
-def test_a_store_that_loses_intents_is_found_out(theatre: Theatre) -> None:
+def test_a_store_that_loses_intents_is_detected(theatre: Theatre) -> None:
     """Ours: the crash tests must fail for a defective store."""
     broken = partial(killed_at, scenario="sequence", forgetful=True)
     found = Counter[bool]()
@@ -113,8 +113,8 @@ def test_a_store_that_loses_intents_is_found_out(theatre: Theatre) -> None:
     assert found[False] == 0
 
 
-def test_whatever_a_store_can_write_has_points() -> None:
-    """Ours: a method that is added to the port counts as a write until it is listed as only reading."""
+def test_every_write_method_of_a_store_has_crash_points() -> None:
+    """Ours: a method that is added to the port counts as a write until it is listed as read-only."""
     methods = {name for name, member in vars(SessionStore).items() if inspect.iscoroutinefunction(member)}
     assert set(crash_points._READS) < methods
     writes = {"open_session", "describe", "delete_session", "append", "fork", "rewind", "begin", "take_over"}

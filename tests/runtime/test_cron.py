@@ -21,13 +21,13 @@ _NAMES = {
 
 
 def ms(text: str, zone: str = "UTC", fold: int = 0) -> int:
-    """Return the instant at which the clocks of a zone show this time."""
+    """Return the instant at which clocks in a zone show this time."""
     time = datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone), fold=fold)
     return int(time.timestamp() * 1000)
 
 
 def shown(at_ms: int | None, zone: str = "UTC") -> str:
-    """Return what the clocks of a zone show at this instant."""
+    """Return the time that clocks in a zone show at this instant."""
     assert at_ms is not None
     return datetime.fromtimestamp(at_ms / 1000, ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M")
 
@@ -77,20 +77,20 @@ def test_the_next_time_is_later_than_now_even_if_now_matches() -> None:
     assert next_after("30 10 * * *", at - 1) == at
 
 
-def test_with_both_days_restricted_one_is_enough() -> None:
-    """Ours: the rule of cron for day of the month and day of the week."""
+def test_if_both_days_are_restricted_either_one_suffices() -> None:
+    """Ours: this is cron's rule for day of month and day of week."""
     assert upcoming("0 0 13 * FRI", "2024-09-01T00:00", 4) == [
         "2024-09-06 00:00", "2024-09-13 00:00", "2024-09-20 00:00", "2024-09-27 00:00",
     ]  # fmt: skip
     assert upcoming("0 0 1 * MON", "2024-09-30T12:00", 2) == ["2024-10-01 00:00", "2024-10-07 00:00"]
 
 
-def test_a_day_that_begins_with_a_star_restricts_together_with_the_other() -> None:
-    """Ours: as cron has it, `*/2` is a star with a step: both must match."""
+def test_a_day_field_that_begins_with_a_star_must_match_together_with_the_other() -> None:
+    """Ours: as in cron, `*/2` is a star with a step."""
     assert upcoming("0 0 */2 * MON", "2024-09-01T00:00", 2) == ["2024-09-09 00:00", "2024-09-23 00:00"]
 
 
-def test_an_impossible_day_is_refused_at_once() -> None:
+def test_an_impossible_date_is_refused_at_once() -> None:
     """Ours: an impossible date such as February 30 raises an error instead of searching forever."""
     for expression in ("0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 31 2 */2"):
         with pytest.raises(InvalidArgument, match="no month has") as caught:
@@ -99,7 +99,7 @@ def test_an_impossible_day_is_refused_at_once() -> None:
     assert shown(next_after("0 0 30 2 MON", ms("2024-01-01T00:00"))) == "2024-02-05 00:00"
 
 
-def test_a_rare_day_is_found_over_a_century_without_a_leap_day() -> None:
+def test_a_rare_date_is_found_across_a_century_without_a_leap_day() -> None:
     """Ours: the year 2100 has no February 29."""
     assert shown(next_after("0 0 29 2 *", ms("2096-03-01T00:00"))) == "2104-02-29 00:00"
     assert shown(next_after("0 0 29 2 */7", ms("2088-03-01T00:00"))) == "2128-02-29 00:00"
@@ -133,7 +133,9 @@ def test_a_rare_day_is_found_over_a_century_without_a_leap_day() -> None:
         ("@every 5m", "not a shorthand"),
     ],
 )
-def test_an_expression_that_is_wrong_says_where_and_what_to_write(expression: str, words: str) -> None:
+def test_an_error_about_a_wrong_expression_says_where_it_is_and_what_to_write(
+    expression: str, words: str
+) -> None:
     """Ours: errors are typed and have a hint."""
     with pytest.raises(InvalidArgument) as caught:
         parse_cron(expression)
@@ -142,8 +144,8 @@ def test_an_expression_that_is_wrong_says_where_and_what_to_write(expression: st
     assert len(caught.value.message) < 200
 
 
-def test_a_hint_for_hours_over_midnight_can_be_copied() -> None:
-    """Ours: the hint is a field that works."""
+def test_the_hint_for_hours_across_midnight_can_be_copied() -> None:
+    """Ours: the hint is a valid field."""
     with pytest.raises(InvalidArgument) as caught:
         parse_cron("0 22-2 * * *")
     assert caught.value.hint == "write 22-23,0-2"
@@ -153,7 +155,7 @@ def test_a_hint_for_hours_over_midnight_can_be_copied() -> None:
 @pytest.mark.parametrize(
     "zone", ["Nowhere/Atlantis", "", "America", "../etc/passwd", "/etc/localtime", "a\0b"]
 )
-def test_an_unknown_time_zone_is_an_error_with_a_hint(zone: str) -> None:
+def test_an_unknown_time_zone_raises_an_error_with_a_hint(zone: str) -> None:
     """Ours: this includes directories and paths that lead out of the database."""
     with pytest.raises(InvalidArgument, match=r"time zone .* is unknown") as caught:
         next_after("* * * * *", 0, zone)
@@ -163,22 +165,22 @@ def test_an_unknown_time_zone_is_an_error_with_a_hint(zone: str) -> None:
 # Daylight saving
 
 
-def test_a_time_that_the_clock_skips_is_at_the_shift() -> None:
+def test_a_time_that_the_clock_skips_fires_at_the_clock_change() -> None:
     """Ours: skipped times fire once at the clock change, and normally the next day."""
     assert upcoming("30 2 * * *", "2024-03-30T12:00", 2, "Europe/Berlin") == [
         "2024-03-31 03:00", "2024-04-01 02:30",
     ]  # fmt: skip
 
 
-def test_everything_that_the_clock_skips_together_is_once() -> None:
+def test_all_times_skipped_by_one_clock_change_fire_once() -> None:
     """Ours: four quarters of a skipped hour, and the time at its end, are one occurrence."""
     assert upcoming("*/15 * * * *", "2024-03-31T01:40", 3, "Europe/Berlin") == [
         "2024-03-31 01:45", "2024-03-31 03:00", "2024-03-31 03:15",
     ]  # fmt: skip
 
 
-def test_a_time_that_the_clock_has_twice_is_once() -> None:
-    """Ours: a time that occurs twice fires once, the first time."""
+def test_a_time_that_occurs_twice_fires_once() -> None:
+    """Ours: it fires at its first occurrence."""
     zone = "America/New_York"
     first = next_after("30 1 * * *", ms("2024-11-02T12:00", zone), zone)
     assert first == ms("2024-11-03T01:30", zone, fold=0)
@@ -187,14 +189,14 @@ def test_a_time_that_the_clock_has_twice_is_once() -> None:
     assert shown(next_after("30 1 * * *", second_pass, zone), zone) == "2024-11-04 01:30"
 
 
-def test_the_hours_of_a_day_of_25_hours_are_24() -> None:
+def test_an_hourly_timer_fires_once_in_an_hour_that_occurs_twice() -> None:
     """Ours: an hour that the clocks show twice is counted once."""
     assert upcoming("0 * * * *", "2024-11-03T00:00", 3, "America/New_York") == [
         "2024-11-03 01:00", "2024-11-03 02:00", "2024-11-03 03:00",
     ]  # fmt: skip
 
 
-def test_a_day_that_a_zone_left_out_is_at_the_shift() -> None:
+def test_a_day_that_a_time_zone_skipped_fires_at_the_clock_change() -> None:
     """Ours: Samoa skipped December 30, 2011."""
     assert upcoming("0 9 * * *", "2011-12-29T10:00", 2, "Pacific/Apia") == [
         "2011-12-31 00:00", "2011-12-31 09:00",
@@ -207,7 +209,7 @@ def test_the_end_of_the_calendar_ends_the_search() -> None:
     assert next_after("* * * * *", 2**63) is None
 
 
-# Against a walk over every minute
+# Compared with a walk over every minute
 
 
 def _numbers(low: int, high: int) -> st.SearchStrategy[str]:
@@ -238,7 +240,7 @@ NEAR_SHIFTS = st.sampled_from(
 
 
 def _allows(word: str, number: int, low: int, high: int) -> bool:
-    """Return whether a field allows a number, judged from its text."""
+    """Return whether a field allows a number, judged by its text."""
     for part in word.split(","):
         span, _, step = part.partition("/")
         first, _, last = span.partition("-")
@@ -264,7 +266,7 @@ def _matches(expression: str, wall: datetime) -> bool:
 
 
 def _walk(expression: str, at_ms: int, zone: str, minutes: int) -> int | None:
-    """Find the next time by looking at the clock every minute, remembering the latest time shown."""
+    """Find the next time by checking the clock every minute, remembering the latest time shown."""
     latest = max(_wall((at_ms // 60_000 - back) * 60_000, zone) for back in range(180))
     for step in range(1, minutes):
         at = (at_ms // 60_000 + step) * 60_000
@@ -285,7 +287,7 @@ def _wall(at_ms: int, zone: str) -> datetime:
 @given(
     expression=EXPRESSIONS, near=NEAR_SHIFTS, later=st.integers(0, 90 * 60_000), zone=st.sampled_from(ZONES)
 )
-def test_the_next_time_is_the_one_that_a_walk_over_every_minute_finds(
+def test_the_next_time_agrees_with_a_walk_over_every_minute(
     expression: str, near: str, later: int, zone: str
 ) -> None:
     """Ours: the search is correct in zones with shifts of an hour, half an hour and none."""
@@ -300,8 +302,8 @@ def test_the_next_time_is_the_one_that_a_walk_over_every_minute_finds(
 @pytest.mark.slow
 @settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(expression=EXPRESSIONS, zone=st.sampled_from(ZONES), at=st.integers(0, 4_000_000_000_000))
-def test_times_rise_and_none_is_left_out(expression: str, zone: str, at: int) -> None:
-    """Ours: asking for each next time finds the same times as walking over all minutes."""
+def test_times_are_ascending_and_complete(expression: str, zone: str, at: int) -> None:
+    """Ours: asking for each next time skips none of them."""
     times = list(islice(times_after(expression, at, zone), 5))
     assert times == sorted(set(times))
     for earlier, later in zip([at, *times], times, strict=False):

@@ -1,4 +1,4 @@
-"""The turn that a session is in the middle of, seen in `messages()`."""
+"""The current, unfinished turn of a session in `messages()`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def clerk() -> Agent[Any, Any]:
     return agent_of(*script, tools=[order, refund])
 
 
-def test_messages_include_the_turn_that_waits_and_mark_it(place: Place) -> None:
+def test_messages_include_a_waiting_turn_and_mark_it(place: Place) -> None:
     """Bug: a page that was reloaded during an approval was empty."""
 
     async def main() -> None:
@@ -49,12 +49,12 @@ def test_messages_include_the_turn_that_waits_and_mark_it(place: Place) -> None:
             assert (messages.current.turn_id, messages.current.state) == (waiting.turn_id, "waiting")
             assert list(messages.current.messages) == messages[2:]
             assert messages.current.waits == waiting.waits
-            assert len(await session.nodes()) == 2  # the history has what is committed
+            assert len(await session.nodes()) == 2  # the history has only committed nodes
 
     asyncio.run(main())
 
 
-def test_a_turn_that_has_ended_is_in_the_messages_once(place: Place) -> None:
+def test_the_messages_of_an_ended_turn_are_included_once(place: Place) -> None:
     """Ours: no message appears twice, and none is marked as current."""
 
     async def main() -> None:
@@ -71,7 +71,7 @@ def test_a_turn_that_has_ended_is_in_the_messages_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_messages_include_the_turn_that_runs(place: Place) -> None:
+def test_messages_include_a_running_turn(place: Place) -> None:
     """Ours: messages known to this process are shown before they are on disk."""
 
     async def main() -> None:
@@ -92,7 +92,7 @@ def test_messages_include_the_turn_that_runs(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_turn_that_ends_while_it_is_read_is_in_the_messages_once(place: Place) -> None:
+def test_the_messages_of_a_turn_that_ends_during_the_read_are_included_once(place: Place) -> None:
     """Ours: the turn may be committed between the two reads."""
 
     async def main() -> None:
@@ -115,7 +115,7 @@ def test_a_turn_that_ends_while_it_is_read_is_in_the_messages_once(place: Place)
 
 
 class _Patched:
-    """A session whose `head` is read after something happened."""
+    """A session whose `head` is read after something has happened."""
 
     def __init__(self, session: Session[Any], current_turn: Any, head: Any) -> None:
         self._store = session._store
@@ -168,7 +168,7 @@ def test_after_a_crash_the_turn_is_shown_as_interrupted(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_session_without_messages_has_none(place: Place) -> None:
+def test_a_new_session_has_no_messages(place: Place) -> None:
     """Ours: the list is empty, and there is no current turn."""
 
     async def main() -> None:

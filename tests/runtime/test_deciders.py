@@ -45,7 +45,7 @@ def test_the_record_and_the_event_of_a_decision_name_the_decider(place: Place, a
     asyncio.run(main())
 
 
-def test_a_session_and_a_sandbox_take_the_name_too(memory: Place) -> None:
+def test_sessions_and_sandboxes_record_the_decider_too(memory: Place) -> None:
     """Ours: every way to decide records the name."""
 
     async def main() -> None:
@@ -64,7 +64,7 @@ def test_a_session_and_a_sandbox_take_the_name_too(memory: Place) -> None:
         assert {one.decided_by for one in box.approvals()} == {"ada", "bob"}
 
 
-def test_a_decision_without_a_name_has_none_and_an_empty_name_is_refused() -> None:
+def test_a_decision_without_a_name_records_none_and_an_empty_name_is_refused() -> None:
     """Ours: a program that does not know who decided need not invent a name."""
     assert Decision(approved=True).decided_by is None
     bad: Any

@@ -27,7 +27,7 @@ from standfast.runtime.sandbox import SandboxOptions
 NONE: Any = None
 
 
-def test_a_sandbox_without_limits_has_the_default_ones() -> None:
+def test_a_sandbox_without_limits_has_the_default_limits() -> None:
     """Bug: `Sandbox(limits=None)` raised "'NoneType' object is not a mapping"."""
     assert SandboxOptions(limits=NONE).limits == SessionLimits()
     assert Sandbox(limits=None).options.limits == SessionLimits()
@@ -38,13 +38,13 @@ def test_a_sandbox_without_limits_has_the_default_ones() -> None:
 
 
 @pytest.mark.parametrize("kind", [CodeProtocol, CodeMode])
-def test_cells_without_limits_have_the_default_ones(kind: type[CodeProtocol | CodeMode]) -> None:
+def test_cells_without_limits_have_the_default_limits(kind: type[CodeProtocol | CodeMode]) -> None:
     """Bug: `CodeProtocol(limits=None)` was refused, `CodeMode(limits=None)` failed in the first turn."""
     assert kind(limits=None).options().limits == CELL_LIMITS
     assert kind().options().limits == CELL_LIMITS
 
 
-def test_contracts_and_policies_without_limits_have_the_default_ones() -> None:
+def test_contracts_and_policies_without_limits_have_the_default_limits() -> None:
     """Bug: the None was stored, and failed where the limit was used."""
     assert Capability(name="x", description="", limits=NONE).limits == CapabilityLimits()
     assert SessionPolicy(limits=NONE).limits == UsageLimits()
@@ -57,7 +57,7 @@ def test_contracts_and_policies_without_limits_have_the_default_ones() -> None:
     assert agent_of("x", tools=[look], limits=None).limits == UsageLimits()
 
 
-def test_a_turn_without_limits_has_those_of_its_agent_and_so_has_a_session(memory: Place) -> None:
+def test_a_turn_or_session_without_limits_has_its_agents_limits(memory: Place) -> None:
     """Ours: None means that no other limits are given, not that there is no limit."""
     own = UsageLimits(max_iterations=7)
 

@@ -1,4 +1,4 @@
-"""Deps of turns that the runtime runs by itself: their factories, their users, and turns without them."""
+"""Deps of turns that the runtime starts by itself: their factories, their users, and turns without them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Paid = list[str | None]
 
 
 def pay_tool(paid: Paid, **options: Any) -> Any:
-    """A tool that notes which shop it was called for."""
+    """Return a tool that records the shop for which it was called."""
 
     @tool(name="pay", **options)
     def pay(ctx: RunContext[Shop]) -> str:
@@ -81,10 +81,10 @@ async def parked(place: Place, agent: Agent[Any, Any], deps: Any = None) -> str:
         return (await session.turn("pay")).waits[0].wait_id
 
 
-# Turns that the runtime continues by itself
+# Turns that the runtime resumes by itself
 
 
-def test_an_approved_call_of_a_resumed_turn_has_the_deps_that_the_factory_makes(place: Place) -> None:
+def test_an_approved_call_of_a_resumed_turn_has_the_factorys_deps(place: Place) -> None:
     """Bug: after an approval decided elsewhere, the call ran with `ctx.deps = None`."""
     paid: Paid = []
     calls: list[DepsContext] = []
@@ -102,7 +102,7 @@ def test_an_approved_call_of_a_resumed_turn_has_the_deps_that_the_factory_makes(
     assert (session.session_id, session.agent, session.metadata) == ("s", "agent", {"tenant": "acme"})
 
 
-def test_a_call_that_code_made_has_them_too(memory: Place) -> None:
+def test_a_call_made_by_code_has_the_factorys_deps(memory: Place) -> None:
     """Ours: a cell that waited for an approval resumes elsewhere, and its call has the factory's deps."""
     paid: Paid = []
     cell = "```python\nfinish(pay())\n```"
@@ -119,7 +119,7 @@ def test_a_call_that_code_made_has_them_too(memory: Place) -> None:
     assert paid == ["acme"]
 
 
-def test_a_timer_resumes_with_the_deps_of_the_factory(memory: Place) -> None:
+def test_a_turn_resumed_by_a_timer_has_the_factorys_deps(memory: Place) -> None:
     """Bug: a turn that a timer resumed had no deps."""
     paid: Paid = []
 
@@ -143,7 +143,7 @@ def test_a_timer_resumes_with_the_deps_of_the_factory(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("source", ["trigger", "queue", "inject", "monitor"])
-def test_turns_without_a_caller_have_the_deps_of_the_factory(memory: Place, source: str) -> None:
+def test_turns_without_a_caller_have_the_factorys_deps(memory: Place, source: str) -> None:
     """Bug: triggers, queued inputs and monitors' wakes ran without deps."""
     paid: Paid = []
 
@@ -168,7 +168,7 @@ def test_turns_without_a_caller_have_the_deps_of_the_factory(memory: Place, sour
     assert paid == ["acme"]
 
 
-def test_a_turn_that_a_dead_process_left_is_resumed_with_the_deps_of_the_factory(place: Place) -> None:
+def test_a_turn_recovered_from_a_dead_process_has_the_factorys_deps(place: Place) -> None:
     """Bug: a recovered turn had no deps."""
     paid: Paid = []
 
@@ -187,7 +187,7 @@ def test_a_turn_that_a_dead_process_left_is_resumed_with_the_deps_of_the_factory
     assert paid == ["acme"]
 
 
-def test_the_task_of_a_new_frame_has_the_deps_of_the_turn_that_opened_it(memory: Place) -> None:
+def test_the_task_of_a_new_frame_has_the_deps_of_the_turn_that_opened_the_frame(memory: Place) -> None:
     """Bug: a turn's own deps were lost when it continued in another frame."""
     paid: Paid = []
 
@@ -208,10 +208,10 @@ def test_the_task_of_a_new_frame_has_the_deps_of_the_turn_that_opened_it(memory:
     assert paid == ["ours"]
 
 
-# Who makes them
+# Factories
 
 
-def test_an_agents_own_factory_comes_before_the_runtimes(memory: Place) -> None:
+def test_an_agents_factory_takes_precedence_over_the_runtimes(memory: Place) -> None:
     """Ours: the agent's factory precedes the runtime's; deps from the caller precede both."""
     paid: Paid = []
 
@@ -256,7 +256,9 @@ def test_a_factory_may_be_any_callable(memory: Place, factory: Any, name: str) -
 
 
 @pytest.mark.parametrize("decorated", [False, True])
-def test_what_a_factory_yields_is_released_when_the_turn_rests(memory: Place, decorated: bool) -> None:
+def test_deps_that_a_factory_yields_are_released_when_the_turn_ends_or_parks(
+    memory: Place, decorated: bool
+) -> None:
     """Ours: a connection is held while the turn runs, not while it waits for a person."""
     log: list[str] = []
     paid: Paid = []
@@ -281,10 +283,10 @@ def test_what_a_factory_yields_is_released_when_the_turn_rests(memory: Place, de
     assert (paid, log) == (["pooled"], ["open", "close"] * 2)
 
 
-def test_a_factory_whose_clean_up_fails_leaves_the_result_alone(
+def test_a_factory_whose_cleanup_fails_does_not_change_the_result(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ours: the turn is already committed when the clean-up fails."""
+    """Ours: the turn is already committed when the cleanup fails."""
 
     async def connection(session: DepsContext) -> AsyncIterator[Shop]:
         yield Shop("pooled")
@@ -300,7 +302,7 @@ def test_a_factory_whose_clean_up_fails_leaves_the_result_alone(
     assert "the pool is gone" in caplog.text
 
 
-def test_what_is_no_factory_is_refused() -> None:
+def test_a_value_that_is_not_a_factory_is_refused() -> None:
     """Ours: a value in place of a factory would be shared by all sessions without any error."""
     with pytest.raises(InvalidArgument, match="deps= takes a function"):
         Runtime(deps=Shop("x"))  # type: ignore[arg-type]
@@ -317,10 +319,10 @@ def test_what_is_no_factory_is_refused() -> None:
 # Without deps
 
 
-def test_a_turn_that_lacks_deps_stays_parked_and_its_approval_is_not_spent(
+def test_a_turn_that_lacks_deps_stays_parked_and_its_approval_is_not_used_up(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Bug: the approved call ran with None, failed, and the approval was spent."""
+    """Bug: the approved call ran with None, failed, and the approval was used up."""
     paid: Paid = []
 
     async def main() -> None:
@@ -364,8 +366,8 @@ def test_a_turn_that_lacks_deps_stays_parked_and_its_approval_is_not_spent(
     assert caplog.text.count("needs deps of type Shop") == 1
 
 
-def test_a_caller_without_deps_gets_an_error_and_nothing_is_on_disk(memory: Place) -> None:
-    """Ours: a turn whose agent declares `deps_type` and has no deps does not run."""
+def test_a_caller_without_deps_gets_an_error_and_nothing_is_stored(memory: Place) -> None:
+    """Ours: a turn whose agent declares `deps_type` does not run without deps."""
     paid: Paid = []
     agent = shop_agent(*PAYING, paid=paid)
 
@@ -383,7 +385,7 @@ def test_a_caller_without_deps_gets_an_error_and_nothing_is_on_disk(memory: Plac
 
 
 def test_a_queued_input_waits_until_there_are_deps(memory: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """Ours: the input stays queued, and the reason is on record."""
+    """Ours: the input stays queued, and the reason is recorded."""
     paid: Paid = []
     agent = shop_agent(*PAYING, paid=paid)
 
@@ -408,7 +410,7 @@ def test_a_queued_input_waits_until_there_are_deps(memory: Place, caplog: pytest
 
 
 @pytest.mark.parametrize("problem", ["raises", "returns None"])
-def test_a_factory_that_fails_leaves_the_turn_as_it_is(memory: Place, problem: str) -> None:
+def test_a_failing_factory_leaves_the_turn_parked(memory: Place, problem: str) -> None:
     """Ours: the turn stays parked and reports what is missing; the next attempt may succeed."""
     paid: Paid = []
     works = False
@@ -452,7 +454,7 @@ def test_a_cancelled_turn_ends_without_deps(memory: Place) -> None:
     assert paid == []
 
 
-# Who has them
+# Users of deps
 
 
 def test_hooks_see_the_deps_of_their_turn(memory: Place) -> None:
@@ -487,8 +489,8 @@ def clerk(paid: Paid, *replies: Any, **options: Any) -> Agent[Any, Any]:
     return agent_of(*(replies or PAYING), name="clerk", tools=[pay_tool(paid)], deps_type=Shop, **options)
 
 
-def test_a_subagent_has_the_deps_of_the_turn_that_began_it(memory: Place) -> None:
-    """Bug: subagents had the session's deps at most, never the turn's."""
+def test_a_subagent_has_the_deps_of_the_turn_that_started_it(memory: Place) -> None:
+    """Bug: subagents had at most the session's deps, never the turn's."""
     paid: Paid = []
 
     async def main() -> None:
@@ -520,7 +522,7 @@ def test_a_subagent_inherits_the_factory_of_its_parents_agent(memory: Place) -> 
     assert [(one.agent, one.parent_session_id) for one in calls] == [("agent", None), ("clerk", "s")]
 
 
-def test_a_subagent_that_needs_other_deps_than_its_parent_has_does_not_run(memory: Place) -> None:
+def test_a_subagent_that_needs_a_different_type_of_deps_does_not_run(memory: Place) -> None:
     """Ours: the deps are checked against the subagent's own `deps_type`."""
     paid: Paid = []
 
@@ -556,7 +558,7 @@ def test_the_turn_of_a_subagent_has_deps_after_a_restart(place: Place) -> None:
     assert paid == ["acme"]
 
 
-def test_metadata_is_kept_with_the_session_its_forks_and_children(place: Place) -> None:
+def test_metadata_is_kept_with_the_session_and_its_forks(place: Place) -> None:
     """Ours: the process that resumes a session has the metadata with which it was opened."""
 
     async def main() -> None:
@@ -574,8 +576,8 @@ def test_metadata_is_kept_with_the_session_its_forks_and_children(place: Place) 
     asyncio.run(main())
 
 
-def test_a_session_that_a_plugin_makes_has_the_deps_and_the_metadata_of_its_maker(memory: Place) -> None:
-    """Bug: the first turn of a session that a directive made ran without deps."""
+def test_a_session_created_by_a_plugin_has_its_creators_deps_and_metadata(memory: Place) -> None:
+    """Bug: the first turn of a session created by a directive ran without deps."""
     paid: Paid = []
 
     class Maker(Plugin):
@@ -600,7 +602,7 @@ def test_a_session_that_a_plugin_makes_has_the_deps_and_the_metadata_of_its_make
     assert paid == ["ours", "ours"]
 
 
-def test_a_session_that_was_let_go_of_finds_its_deps_again(memory: Place) -> None:
+def test_an_evicted_session_finds_its_deps_again(memory: Place) -> None:
     """Ours: evicting a session from the cache must not lose its deps."""
     paid: Paid = []
 
@@ -618,7 +620,7 @@ def test_a_session_that_was_let_go_of_finds_its_deps_again(memory: Place) -> Non
     assert paid == ["acme", "acme"]
 
 
-def test_a_turn_that_is_started_in_another_session_has_the_deps_of_that_one(memory: Place) -> None:
+def test_a_turn_started_in_another_session_has_that_sessions_deps(memory: Place) -> None:
     """Ours: a tool that starts a turn for another user must not pass on its own deps."""
     paid: Paid = []
 

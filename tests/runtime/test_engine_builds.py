@@ -1,4 +1,4 @@
-"""Suspended code resumes only on the build of the engine that suspended it."""
+"""Suspended code resumes only on the engine build that suspended it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _agent() -> Agent[None, str]:
     )
 
 
-def test_a_turn_with_suspended_code_is_left_to_a_process_with_the_same_engine(
+def test_a_turn_with_suspended_code_is_left_to_a_process_with_the_same_engine_build(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: a worker does not claim a turn that it cannot load, so a rolling upgrade loses no turn."""

@@ -1,4 +1,4 @@
-"""A `LanguageRuntime` of another package runs the code of a `Sandbox`."""
+"""A `LanguageRuntime` of another package that runs the code of a `Sandbox`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from standfast.model.run import RunStatus
 
 
 class Calculator:
-    """Sums numbers, and keeps the total of each session."""
+    """A language runtime that sums numbers, and keeps each session's total."""
 
     language = Language.PYTHON
 

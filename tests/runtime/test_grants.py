@@ -28,7 +28,7 @@ def refund(order_id: str, cents: int) -> str:
 
 
 def refunds(*cents: int, **options: Any) -> Agent[Any, Any]:
-    """Return an agent that refunds these sums, one per turn."""
+    """Return an agent that refunds these amounts, one per turn."""
     replies = [
         part for sum_ in cents for part in (asks(("refund", {"order_id": "A1", "cents": sum_})), "end")
     ]
@@ -39,7 +39,7 @@ def end_of(runtime: Runtime) -> int:
     return runtime.now_ms() + HOUR_MS
 
 
-def test_a_grant_approves_the_calls_its_rule_is_true_for_and_no_others(place: Place) -> None:
+def test_a_grant_approves_only_the_calls_that_satisfy_its_rule(place: Place) -> None:
     """Ours: a grant is for a tool, with a rule over its arguments, for a session, until a date."""
 
     async def main() -> None:
@@ -115,7 +115,7 @@ def test_an_expired_or_revoked_grant_approves_nothing(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_grant_covers_its_session_or_its_agent_of_its_tenant_and_nothing_else(memory: Place) -> None:
+def test_a_grant_covers_only_its_session_or_the_agent_of_its_tenant(memory: Place) -> None:
     """Ours: tenants are isolated; a grant of one approves no call of another."""
 
     async def main() -> None:
@@ -144,7 +144,7 @@ def test_a_grant_covers_its_session_or_its_agent_of_its_tenant_and_nothing_else(
     asyncio.run(main())
 
 
-def test_a_rule_that_fails_or_is_not_exactly_true_asks_a_person(memory: Place) -> None:
+def test_a_rule_that_fails_or_does_not_return_true_requires_a_person(memory: Place) -> None:
     """Ours: approvals fail closed."""
 
     async def main() -> None:
@@ -159,8 +159,8 @@ def test_a_rule_that_fails_or_is_not_exactly_true_asks_a_person(memory: Place) -
     asyncio.run(main())
 
 
-def test_what_a_plugin_or_a_tool_asks_is_never_answered_by_a_grant(memory: Place) -> None:
-    """Ours: a grant replaces the approval policy of a tool, and answers no other question."""
+def test_a_grant_never_answers_the_questions_of_plugins_or_tools(memory: Place) -> None:
+    """Ours: a grant replaces only the approval policy of a tool."""
 
     @tool
     def ask(ctx: RunContext[None]) -> AskPerson:
@@ -180,7 +180,7 @@ def test_what_a_plugin_or_a_tool_asks_is_never_answered_by_a_grant(memory: Place
     asyncio.run(main())
 
 
-def test_a_grant_covers_calls_of_code(tmp_path: Any) -> None:
+def test_a_grant_covers_calls_made_by_code(tmp_path: Any) -> None:
     """Ours: a run requests approvals as a turn does, so the same grant approves its calls."""
 
     async def give(runtime: Runtime) -> None:
@@ -197,7 +197,7 @@ def test_a_grant_covers_calls_of_code(tmp_path: Any) -> None:
         assert len([one for one in box.approvals() if one.grant]) == 2
 
 
-def test_a_grant_that_cannot_be_given_is_refused(memory: Place) -> None:
+def test_an_invalid_grant_is_refused(memory: Place) -> None:
     """Ours: the error names the invalid value."""
 
     async def main() -> None:
@@ -228,10 +228,10 @@ def test_a_grant_that_cannot_be_given_is_refused(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_grants_are_bounded_and_those_that_ended_long_ago_are_forgotten(
+def test_the_number_of_grants_is_limited_and_long_expired_ones_are_deleted(
     memory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: the number of grants is limited."""
+    """Ours: grants do not accumulate."""
     monkeypatch.setattr(grants, "MAX_IN_FORCE", 3)
 
     async def main() -> None:

@@ -42,7 +42,7 @@ def test_declaring_tools_loads_neither_engine_nor_store_nor_network() -> None:
     assert loaded & {"pydantic_monty", "httpx2", "apsw", "griffe", "click", "rich", "pydantic"} == set()
 
 
-def test_a_sandbox_in_memory_loads_neither_store_nor_network() -> None:
+def test_an_in_memory_sandbox_loads_neither_store_nor_network() -> None:
     """Ours: unused packages are not loaded."""
     loaded = _loaded_by("from standfast import BlockingSandbox\nwith BlockingSandbox() as b:\n    b.run('1')")
     assert loaded & {"httpx2", "apsw", "griffe", "click", "rich", "pydantic"} == set()
@@ -55,7 +55,7 @@ def test_every_public_name_can_be_imported(name: str) -> None:
     assert name in dir(standfast)
 
 
-def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+def test_a_missing_name_raises_an_attribute_error() -> None:
     """Ours: lazy loading must not change the error for a missing name."""
     with pytest.raises(AttributeError):
         standfast.nope  # noqa: B018 - reading it is the test
@@ -75,7 +75,7 @@ _LAZY = (
 
 
 @pytest.mark.parametrize("package", _LAZY)
-def test_a_package_exports_what_type_checkers_see(package: str) -> None:
+def test_a_package_exports_the_names_that_type_checkers_see(package: str) -> None:
     """Ours: the names that are loaded lazily are those that type checkers see."""
     module = import_module(f"standfast{package}")
     seen = re.findall(r"^ *from \S+ import (\w+) as", Path(str(module.__file__)).read_text(), re.MULTILINE)
@@ -99,6 +99,6 @@ def test_the_package_works_without_its_source(tmp_path: Path) -> None:
     assert done.stdout.strip() == str(copy / "__init__.pyc"), done.stderr
 
 
-def test_memory_is_a_store_in_memory() -> None:
-    """Bug: SQLite's name for a database in memory made a file with that name."""
+def test_the_name_of_sqlites_memory_database_opens_an_in_memory_store() -> None:
+    """Bug: SQLite's name for an in-memory database created a file with that name."""
     assert isinstance(open_store(":memory:"), MemorySessionStore)

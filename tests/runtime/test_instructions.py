@@ -1,4 +1,4 @@
-"""Instructions that are a function of `RunContext`."""
+"""Instructions as a function of `RunContext`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_instructions_may_be_a_function_of_the_run_context(function: Any) -> Non
     assert model.requests[0].instructions == "You help Ada in run.\n\nBe brief."
 
 
-def test_the_function_is_asked_once_for_each_turn(memory: Place) -> None:
+def test_the_function_is_called_once_per_turn(memory: Place) -> None:
     """Ours: the text is stored with the turn's input."""
     model = EchoModel()
     asked: list[str] = []
@@ -57,7 +57,7 @@ def test_the_function_is_asked_once_for_each_turn(memory: Place) -> None:
     assert [one.instructions for one in model.requests] == ["turn 1", "turn 2"]
 
 
-def test_a_resumed_turn_has_the_instructions_that_it_began_with(place: Place) -> None:
+def test_a_resumed_turn_has_the_instructions_it_began_with(place: Place) -> None:
     """Ours: the text is journaled with the turn's input, so that a replay is deterministic."""
 
     async def main() -> None:
@@ -80,8 +80,8 @@ def test_a_resumed_turn_has_the_instructions_that_it_began_with(place: Place) ->
     asyncio.run(main())
 
 
-def test_what_a_turn_says_in_place_of_instructions_replaces_the_function_too(memory: Place) -> None:
-    """Ours: as with a fixed text, and the function is not called."""
+def test_instructions_given_for_one_turn_replace_the_function_too(memory: Place) -> None:
+    """Ours: the function is not called, just as a fixed text is not used."""
     model = EchoModel()
     own = PromptLayer(
         contributions=(PromptContribution(content="only this", slot=PromptSlot.INTRO),),
@@ -102,9 +102,7 @@ def test_what_a_turn_says_in_place_of_instructions_replaces_the_function_too(mem
     ("function", "problem"),
     [(lambda ctx: 1 / 0, "ZeroDivisionError"), (lambda ctx: 5, "must return a str, got int")],
 )
-def test_a_function_that_fails_keeps_the_turn_from_beginning(
-    memory: Place, function: Any, problem: str
-) -> None:
+def test_a_failing_function_keeps_the_turn_from_beginning(memory: Place, function: Any, problem: str) -> None:
     """Ours: no turn is stored if its instructions fail."""
 
     async def main() -> None:
@@ -117,7 +115,7 @@ def test_a_function_that_fails_keeps_the_turn_from_beginning(
     asyncio.run(main())
 
 
-def test_what_is_neither_text_nor_function_is_refused() -> None:
-    """Ours: the error is raised when the agent is made."""
+def test_instructions_that_are_neither_text_nor_a_function_are_refused() -> None:
+    """Ours: the error is raised when the agent is created."""
     with pytest.raises(InvalidArgument, match="must be a str or a function"):
         Agent(EchoModel(), instructions=5)  # type: ignore[call-overload]

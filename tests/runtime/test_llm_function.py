@@ -1,4 +1,4 @@
-"""`llm(...)` in code, and `RunContext.complete` in tools: a model is asked from inside a turn."""
+"""`llm(...)` in code, and `RunContext.complete` in tools: model calls from inside a turn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def asking(answer: Answer, *cells: str, **options: Any) -> tuple[Agent[Any, Any]
 
 
 def asked(model: RecordingModel) -> list[ModelRequest]:
-    """Return the requests of code."""
+    """Return the requests made by code."""
     return [one for one in model.requests if ".plugin." in one.idempotency_key]
 
 
@@ -41,10 +41,10 @@ def lines(usage: tuple[UsageEntry, ...]) -> dict[str, Usage]:
     return {one.source: one.usage for one in usage}
 
 
-# Asking
+# Questions
 
 
-def test_code_asks_a_model_for_a_text(place: Place) -> None:
+def test_code_can_ask_a_model_for_a_text(place: Place) -> None:
     """Ours: only the prompt is sent, not the conversation."""
 
     async def main() -> None:
@@ -59,7 +59,7 @@ def test_code_asks_a_model_for_a_text(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_data_and_instructions_go_with_the_prompt(memory: Place) -> None:
+def test_data_and_instructions_are_sent_with_the_prompt(memory: Place) -> None:
     """Ours: data is sent as text if it is text, else as JSON."""
 
     async def main() -> None:
@@ -98,7 +98,9 @@ def test_with_a_schema_the_answer_is_a_value(memory: Place, answer: str) -> None
     ("answer", "told"),
     [("no idea", "did not answer with JSON"), ('{"late": 3}', "does not match the schema"), ("", "JSON")],
 )
-def test_an_answer_that_does_not_fit_is_a_value_error(memory: Place, answer: str, told: str) -> None:
+def test_an_answer_that_does_not_match_its_schema_raises_a_value_error(
+    memory: Place, answer: str, told: str
+) -> None:
     """Ours: code can catch it and ask again."""
 
     async def main() -> None:
@@ -118,7 +120,7 @@ def test_an_answer_that_does_not_fit_is_a_value_error(memory: Place, answer: str
 
 
 @pytest.mark.parametrize("schema", ["{'type': 'nonsense'}", "{'$ref': '#/nowhere'}", "{'pattern': '('}"])
-def test_a_schema_that_is_none_is_an_exception_too(memory: Place, schema: str) -> None:
+def test_an_invalid_schema_raises_an_exception(memory: Place, schema: str) -> None:
     """Ours: the turn continues, whatever the code passes."""
 
     async def main() -> None:
@@ -131,7 +133,7 @@ def test_a_schema_that_is_none_is_an_exception_too(memory: Place, schema: str) -
     asyncio.run(main())
 
 
-def test_many_questions_are_asked_at_once(memory: Place) -> None:
+def test_many_questions_can_be_asked_concurrently(memory: Place) -> None:
     """Ours: with `gather` the questions run concurrently, and the answers are in order."""
 
     async def main() -> None:
@@ -165,7 +167,7 @@ def test_many_questions_are_asked_at_once(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_answers_that_come_one_after_the_other_are_all_paid_for(memory: Place) -> None:
+def test_answers_that_arrive_one_after_the_other_are_all_charged(memory: Place) -> None:
     """Bug: the ledger missed replies that arrived after another call had its result."""
 
     async def main() -> None:
@@ -196,7 +198,7 @@ def test_answers_that_come_one_after_the_other_are_all_paid_for(memory: Place) -
     asyncio.run(main())
 
 
-def test_questions_have_numbers_of_their_own(memory: Place) -> None:
+def test_every_question_has_its_own_call_number(memory: Place) -> None:
     """Ours: every model call of a session has its own number, so that a script can answer each."""
 
     async def main() -> None:
@@ -214,10 +216,10 @@ def test_questions_have_numbers_of_their_own(memory: Place) -> None:
     asyncio.run(main())
 
 
-# What it costs
+# Cost
 
 
-def test_what_code_asks_is_in_the_ledger_under_its_name(place: Place) -> None:
+def test_model_calls_of_code_are_in_the_ledger_under_their_own_name(place: Place) -> None:
     """Ours: the ledger and the turn's usage include the call."""
 
     async def main() -> None:
@@ -238,7 +240,7 @@ def test_what_code_asks_is_in_the_ledger_under_its_name(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_code_asks_counts_against_the_tokens_of_the_turn(memory: Place) -> None:
+def test_model_calls_of_code_count_against_the_turns_tokens(memory: Place) -> None:
     """Ours: a loop of questions reaches the budget like any other call, and the model gets a last step."""
 
     async def main() -> None:
@@ -249,14 +251,14 @@ def test_what_code_asks_counts_against_the_tokens_of_the_turn(memory: Place) -> 
             result = await session.turn("go").settled()
             assert isinstance(result.outcome, Stopped)
             assert result.outcome.reason is StopReason.TURN_BUDGET
-            assert len(asked(model)) == 8  # the last of them passed the limit, and there is none after it
+            assert len(asked(model)) == 8  # the last one exceeded the limit, and no more followed
             assert "the limit is 100" in str(result.messages)
             assert any("last step" in str(one) for one in result.messages)
 
     asyncio.run(main())
 
 
-def test_a_failed_question_costs_what_it_cost(memory: Place) -> None:
+def test_a_failed_question_does_not_affect_the_usage_of_the_others(memory: Place) -> None:
     """Ours: code can catch the exception; the calls that were answered are counted."""
 
     async def main() -> None:
@@ -283,7 +285,7 @@ def test_a_failed_question_costs_what_it_cost(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_question_that_the_code_does_not_catch_fails_the_cell_and_not_the_turn(memory: Place) -> None:
+def test_an_uncaught_failure_of_a_question_fails_the_cell_and_not_the_turn(memory: Place) -> None:
     """Ours: the model reads the error, and may continue without the answer."""
 
     async def main() -> None:
@@ -300,8 +302,8 @@ def test_a_question_that_the_code_does_not_catch_fails_the_cell_and_not_the_turn
 # Tools
 
 
-def test_a_tool_of_the_user_asks_the_sessions_model(place: Place) -> None:
-    """Ours: `ctx.complete` takes messages or a text, and is charged under a name of its own."""
+def test_a_users_tool_can_ask_the_sessions_model(place: Place) -> None:
+    """Ours: `ctx.complete` takes messages or a text, and is charged under its own name."""
 
     @tool(side_effect="read")
     async def judged(ctx: RunContext[None], text: str) -> str:
@@ -337,8 +339,8 @@ def test_a_tool_of_the_user_asks_the_sessions_model(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_model_is_asked_only_within_a_turn() -> None:
-    """Ours: a context made by hand has no model."""
+def test_a_context_outside_of_a_turn_has_no_model() -> None:
+    """Ours: this includes a context made by hand."""
     context: RunContext[None] = RunContext(deps=None)
     with pytest.raises(InvalidArgument, match="within an agent's turn"):
         asyncio.run(context.complete("hello"))
@@ -402,7 +404,9 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_a_crash_neither_loses_nor_doubles_what_was_asked(child: Start, tmp_path: Path, ledger: Path) -> None:
+def test_a_crash_neither_loses_nor_duplicates_model_calls_of_code(
+    child: Start, tmp_path: Path, ledger: Path
+) -> None:
     """Ours: known answers are not requested again, and are charged once."""
 
     def start(dies: str) -> Any:

@@ -18,7 +18,7 @@ from standfast.model.message import AttachmentPart, UserMessage
 
 
 async def _calls_of_a_turn(session: Session[str]) -> int:
-    """Return how many functions, of Python and of C, the thread of the loop calls in a turn."""
+    """Return the number of functions, of Python and of C, that the loop's thread calls in a turn."""
     calls = 0
 
     def count(frame: FrameType, event: str, argument: Any) -> None:
@@ -48,7 +48,7 @@ def test_a_turn_does_no_more_work_after_many_turns_than_after_few() -> None:
             return few, await _calls_of_a_turn(session)
 
     few, many = asyncio.run(run())
-    assert many < few + 100  # there are 600 messages more
+    assert many < few + 100  # there are 600 more messages
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def steps() -> Iterator[list[int]]:
     apsw.connection_hooks.remove(trace)
 
 
-def test_sqlite_does_no_more_work_for_a_new_session_in_a_large_store_than_in_a_small_one(
+def test_opening_a_session_costs_sqlite_no_more_work_in_a_large_store_than_in_a_small_one(
     tmp_path: Path, steps: list[int]
 ) -> None:
     """Bug: opening a session searched every turn of the store for unfinished ones."""
@@ -75,7 +75,7 @@ def test_sqlite_does_no_more_work_for_a_new_session_in_a_large_store_than_in_a_s
     names = itertools.count()
 
     async def sessions(runtime: Runtime, number: int) -> int:
-        """Return the steps of one turn, each in a session of its own."""
+        """Return the steps of one turn for each of several new sessions."""
         steps.clear()
         for _ in range(number):
             await (await runtime.session(f"s{next(names)}", agent=agent)).turn("go")
@@ -89,10 +89,10 @@ def test_sqlite_does_no_more_work_for_a_new_session_in_a_large_store_than_in_a_s
             return small, await sessions(runtime, 5)
 
     small, large = asyncio.run(run())
-    assert large < small + 200  # there are 300 turns more
+    assert large < small + 200  # there are 300 more turns
 
 
-def test_an_image_that_a_tool_showed_reaches_the_model_in_later_turns_and_processes(tmp_path: Path) -> None:
+def test_an_image_shown_by_a_tool_reaches_the_model_in_later_turns_and_processes(tmp_path: Path) -> None:
     """Ours: the history is searched for attachments once, and the result is kept."""
     shown: list[int] = []
 

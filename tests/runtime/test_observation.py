@@ -1,4 +1,4 @@
-"""Watching a session: from the beginning, from a cursor, live, and after something was missed."""
+"""Observing a session: from the beginning, from a cursor, live, and after missed events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def flood(request: ModelRequest) -> AsyncIterator[ModelDelta]:
 
 
 class Watch:
-    """A task that follows a session to the end of the test."""
+    """A task that observes a session until the end of the test."""
 
     def __init__(self, session: Any, after: Cursor | str | None = None) -> None:
         self.seen: list[Observed] = []
@@ -61,11 +61,11 @@ class Watch:
 
 
 def prompt_nodes(events: list[Any]) -> list[str]:
-    """Return the texts of users in the nodes among some events."""
+    """Return the texts of user messages in the nodes among some events."""
     return said(one.payload for one in of_kind(NodeCommitted, events))
 
 
-def test_an_observer_from_the_beginning_sees_every_node_and_then_what_happens(place: Place) -> None:
+def test_an_observer_from_the_beginning_sees_every_node_and_then_live_events(place: Place) -> None:
     """Seed: each session has a cursor, and committed events can always be read."""
 
     async def main() -> None:
@@ -109,7 +109,7 @@ def test_an_observer_resumes_after_a_stored_cursor_in_the_middle_of_a_turn(place
     asyncio.run(main())
 
 
-def test_every_event_is_a_place_to_go_on_from(place: Place) -> None:
+def test_observation_can_resume_after_every_event(place: Place) -> None:
     """Ours: whichever cursor was stored last, the same events follow."""
 
     async def main() -> None:
@@ -125,7 +125,7 @@ def test_every_event_is_a_place_to_go_on_from(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_cursor_is_the_place_where_the_session_stands(place: Place) -> None:
+def test_a_cursor_is_the_current_position_of_the_session(place: Place) -> None:
     """Ours: an observer that starts there misses no later event, and sees no earlier one."""
 
     async def main() -> None:
@@ -142,7 +142,7 @@ def test_a_cursor_is_the_place_where_the_session_stands(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_missed_events_are_reported_by_a_gap_and_given_as_nodes(place: Place) -> None:
+def test_missed_events_are_reported_by_a_gap_and_delivered_as_nodes(place: Place) -> None:
     """Seed: live events are replayed from a buffer of 2,048, and a `Gap` reports lost ones."""
 
     async def main() -> None:
@@ -158,8 +158,8 @@ def test_missed_events_are_reported_by_a_gap_and_given_as_nodes(place: Place) ->
     asyncio.run(main())
 
 
-def test_an_observer_that_keeps_up_meets_no_gap(memory: Place) -> None:
-    """Ours: the bound applies only to observers that start late."""
+def test_an_observer_that_keeps_up_sees_no_gap(memory: Place) -> None:
+    """Ours: the limit applies only to observers that start late."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -174,7 +174,7 @@ def test_an_observer_that_keeps_up_meets_no_gap(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_live_events_are_kept_for_a_while_and_no_longer(place: Place) -> None:
+def test_live_events_are_kept_only_for_a_while(place: Place) -> None:
     """Seed: live events are kept for 120 s, and at most 2,048 of them."""
 
     async def main() -> None:
@@ -212,7 +212,7 @@ def test_a_cursor_of_another_process_leads_over_a_gap_to_the_nodes(place: Place)
     asyncio.run(main())
 
 
-def test_two_observers_see_the_same(memory: Place) -> None:
+def test_two_observers_see_the_same_events(memory: Place) -> None:
     """Ours: observers do not affect each other."""
 
     async def main() -> None:
@@ -230,7 +230,7 @@ def test_two_observers_see_the_same(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_another_runtime_commits_is_seen(place: Place) -> None:
+def test_commits_of_another_runtime_are_observed(place: Place) -> None:
     """Ours: the observer and the worker may be different processes."""
 
     async def main() -> None:
@@ -248,7 +248,7 @@ def test_what_another_runtime_commits_is_seen(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_others_added_before_a_turn_here_is_not_skipped(place: Place) -> None:
+def test_nodes_added_by_others_before_a_turn_here_are_not_skipped(place: Place) -> None:
     """Bug: the turn's own commit moved the cursor past nodes that no observer had received."""
 
     async def main() -> None:
@@ -270,8 +270,8 @@ def test_what_others_added_before_a_turn_here_is_not_skipped(place: Place) -> No
     asyncio.run(main())
 
 
-def test_a_session_that_was_taken_back_is_followed_from_there(place: Place) -> None:
-    """Bug: changes of another process after a rewind were not seen until the path was longer than before."""
+def test_a_rewound_session_is_observed_from_its_new_leaf(place: Place) -> None:
+    """Bug: changes by another process after a rewind were not seen until the path was longer than before."""
 
     async def main() -> None:
         first, second = place.runtime(), place.runtime()
@@ -292,15 +292,15 @@ def test_a_session_that_was_taken_back_is_followed_from_there(place: Place) -> N
     asyncio.run(main())
 
 
-def test_a_cursor_stays_right_when_a_session_is_put_away(memory: Place) -> None:
-    """Bug: the events were counted from one again, and an old cursor led into the middle of new ones."""
+def test_a_cursor_stays_valid_when_a_session_is_evicted(memory: Place) -> None:
+    """Bug: the events were numbered from one again, and an old cursor pointed into the middle of new ones."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
             session = await runtime.session("s", agent=Agent(EchoModel()))
             await session.turn("one")
             stored = str(await session.cursor())
-            await runtime.prune()  # lets go of everything that can be read again
+            await runtime.prune()  # evicts everything that can be read again
             await session.turn("two")
             seen = await observed(session, 4, stored)
             assert [type(one.event) for one in seen] == WHOLE_TURN
@@ -309,7 +309,7 @@ def test_a_cursor_stays_right_when_a_session_is_put_away(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "a.b.c", "1.2.3.4", "1..x"])
-def test_what_is_no_cursor_is_refused(memory: Place, text: str) -> None:
+def test_an_invalid_cursor_is_refused(memory: Place, text: str) -> None:
     """Ours: the error is raised at once, not when the first event is awaited."""
 
     async def main() -> None:
@@ -321,15 +321,15 @@ def test_what_is_no_cursor_is_refused(memory: Place, text: str) -> None:
     asyncio.run(main())
 
 
-def test_a_cursor_reads_back_what_it_writes() -> None:
+def test_a_cursor_can_be_written_and_parsed() -> None:
     """Ours: `str(cursor)` is its form for storage."""
     cursor = Cursor(5, "abc", 7)
     assert Cursor.parse(str(cursor)) == cursor
     assert Cursor.parse(str(Cursor())) == Cursor()
 
 
-def test_an_observer_can_be_cancelled_while_events_come(memory: Place) -> None:
-    """Bug: a cancellation that came together with an event was forgotten."""
+def test_an_observer_can_be_cancelled_while_events_arrive(memory: Place) -> None:
+    """Bug: a cancellation that arrived together with an event was lost."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -346,8 +346,8 @@ def test_an_observer_can_be_cancelled_while_events_come(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_runtime_closes_although_it_was_just_nudged(place: Place) -> None:
-    """Bug: the cancellation of its background task was forgotten, and closing never ended."""
+def test_a_runtime_closes_even_if_its_background_task_was_just_woken(place: Place) -> None:
+    """Bug: the cancellation of its background task was lost, and closing never ended."""
 
     async def main() -> None:
         for steps in range(12):
@@ -359,7 +359,7 @@ def test_a_runtime_closes_although_it_was_just_nudged(place: Place) -> None:
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
-def test_an_observer_that_does_not_read_keeps_nothing() -> None:
+def test_an_observer_that_does_not_read_holds_no_events() -> None:
     """Bug: events that were published while an observer slept were kept without a limit."""
     feed = LiveFeed()
     feed.listen(EventSignal())
@@ -370,8 +370,8 @@ def test_an_observer_that_does_not_read_keeps_nothing() -> None:
     assert sys.getrefcount(first) == 2  # ours, and the one of asking
 
 
-def test_events_that_no_reader_can_ask_for_are_dropped_when_the_turn_ends(memory: Place) -> None:
-    """Ours: a session at rest keeps no events, unless an observer or a cursor may continue from one."""
+def test_events_that_no_reader_can_request_are_dropped_when_the_turn_ends(memory: Place) -> None:
+    """Ours: an idle session keeps no events, unless an observer or a cursor may continue from one."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

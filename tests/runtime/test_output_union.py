@@ -94,8 +94,8 @@ DISCRIMINATED = Annotated[Yes | No, Field(discriminator="kind")]
         (tuple[Verdict | Question, ...], '[{"question": "?"}]', (Question("?"),)),
     ],
 )
-def test_an_answer_is_the_member_that_fits(output_type: Any, answer: str, output: Any) -> None:
-    """Bug: `output_type=A | B` of two models was refused."""
+def test_an_answer_is_converted_to_the_member_that_fits(output_type: Any, answer: str, output: Any) -> None:
+    """Bug: `output_type=A | B` with two models was refused."""
     result = agent_of(answer, output_type=output_type).run_sync("hi")
     assert result.output == output
     assert type(result.output) is type(output)
@@ -123,14 +123,14 @@ class Named(BaseModel):
 
 
 def test_the_member_that_accounts_for_most_fields_wins_wherever_it_stands() -> None:
-    """Ours: dataclasses and models ignore unknown fields, so the first that fits may lose some."""
+    """Ours: dataclasses and models ignore unknown fields, so the first one that fits may lose some."""
     for output_type in (Short | Long, Long | Short):
         assert agent_of('{"x": 1, "y": 2}', output_type=output_type).run_sync("hi").output == Long(1, 2)
         assert agent_of('{"x": 1}', output_type=output_type).run_sync("hi").output == Short(1)
 
 
-def test_a_member_that_takes_a_value_as_it_is_beats_one_that_converts_it() -> None:
-    """Ours: pydantic reads "7" as 7; a member with a text field comes first."""
+def test_a_member_that_takes_a_value_unchanged_beats_one_that_converts_it() -> None:
+    """Ours: pydantic reads "7" as 7; a member with a text field takes precedence."""
     assert agent_of('{"value": "7"}', output_type=Numbered | Named).run_sync("hi").output == Named(value="7")
     assert agent_of('{"value": 7}', output_type=Named | Numbered).run_sync("hi").output == Numbered(value=7)
 
@@ -142,7 +142,7 @@ class Approve:
 
 @dataclass
 class Reject:
-    """A class with other words and the same fields."""
+    """A class with another name and the same fields."""
 
     reason: str
 
@@ -152,7 +152,7 @@ class Nested:
     inner: Approve = field(default_factory=lambda: Approve(""))
 
 
-def test_members_that_no_value_tells_apart_are_refused() -> None:
+def test_members_that_no_value_can_distinguish_are_refused() -> None:
     """Ours: the answer would silently always be the first of them."""
     with pytest.raises(InvalidArgument, match="Approve and Reject have the same fields") as caught:
         Agent(ScriptedModel([]), output_type=Approve | Reject)
@@ -162,12 +162,12 @@ def test_members_that_no_value_tells_apart_are_refused() -> None:
 
 
 def test_a_type_that_is_not_json_is_still_refused() -> None:
-    """Ours: an output type is checked when the agent is made."""
+    """Ours: an output type is checked when the agent is created."""
     with pytest.raises(InvalidArgument, match="cannot be described as JSON"):
         Agent(ScriptedModel([]), output_type=Verdict | complex)
 
 
-def test_the_model_learns_what_keeps_the_answer_from_each_member() -> None:
+def test_the_model_learns_why_the_answer_fits_no_member() -> None:
     """Ours: a model can correct its answer only if it knows what is wrong, and for which member."""
     script = ['{"late": "very"}', '[{"question": "?"}]', '{"question": "Which?"}']
     result = agent_of(*script, output_type=Verdict | Question).run_sync("hi")
@@ -179,7 +179,7 @@ def test_the_model_learns_what_keeps_the_answer_from_each_member() -> None:
     assert "got `array`" in second
 
 
-def test_text_may_be_one_of_the_members() -> None:
+def test_text_can_be_one_of_the_members() -> None:
     """Ours: a model without a value may answer with text."""
     paid = '{"order": "A1", "cents": 5}'
     for output_type, answer, output in (
@@ -193,7 +193,7 @@ def test_text_may_be_one_of_the_members() -> None:
         assert agent_of(answer, output_type=output_type).run_sync("hi").output == output
 
 
-def test_an_object_that_fits_no_member_is_not_taken_for_text() -> None:
+def test_an_object_that_fits_no_member_is_not_treated_as_text() -> None:
     """Ours: the model must correct such an object."""
     result = agent_of('{"late": "very"}', '{"late": true}', output_type=Verdict | str).run_sync("hi")
     assert result.output == Verdict(True)
@@ -203,7 +203,7 @@ def test_an_object_that_fits_no_member_is_not_taken_for_text() -> None:
     "output_type",
     [Verdict | Question, Paid | Refused, list[Paid | Refused], Verdict | Paid | None, Nested | Paid],
 )
-def test_the_schema_is_valid_and_takes_what_the_type_takes(output_type: Any) -> None:
+def test_the_schema_is_valid_and_accepts_what_the_type_accepts(output_type: Any) -> None:
     """Ours: the schema that is sent and the validation agree."""
     schema = OutputType(output_type).schema
     validator = jsonschema_rs.Draft202012Validator(schema)
@@ -237,7 +237,7 @@ _First.Box.model_rebuild()
 _Second.Box.model_rebuild()
 
 
-def test_definitions_of_the_same_name_stay_apart() -> None:
+def test_definitions_with_the_same_name_are_kept_apart() -> None:
     """Ours: two members may each have a type named `Item`."""
     output = OutputType(_First.Box | _Second.Box)
     validator = jsonschema_rs.Draft202012Validator(output.schema)
@@ -247,7 +247,7 @@ def test_definitions_of_the_same_name_stay_apart() -> None:
     assert not validator.is_valid({"kind": "first", "item": {"second": "x"}})
 
 
-def test_code_finishes_with_one_of_the_members() -> None:
+def test_code_can_finish_with_one_of_the_members() -> None:
     """Ours: both protocols check the answer in the same way."""
     cell = '```python\nfinish({"question": "Which?"})\n```'
     agent = Agent(ScriptedModel([cell]), protocol="code", output_type=Verdict | Question)

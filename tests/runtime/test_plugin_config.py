@@ -1,4 +1,4 @@
-"""The settings of a session: who may change them, how failures are handled, and when changes apply."""
+"""The settings of a session: what may change them, how failures are handled, and when changes apply."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Watches(Plugin):
 
 
 class Adds(Plugin):
-    """Adds words to the instructions."""
+    """A mutator that adds words to the instructions."""
 
     id = "adds"
 
@@ -89,8 +89,8 @@ async def look() -> str:
     return "seen"
 
 
-def test_settings_change_at_the_next_turn(memory: Place) -> None:
-    """Ours: model, instructions, limits and provider settings apply from the next turn on."""
+def test_changed_settings_apply_from_the_next_turn(memory: Place) -> None:
+    """Ours: this includes the model, instructions, limits and provider settings."""
 
     async def main() -> None:
         one, two = ObedientModel(), ObedientModel("obedient:two")
@@ -118,8 +118,8 @@ def test_settings_change_at_the_next_turn(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1], ids=["new", "used"])
-def test_a_session_is_not_configured_to_talk_to_another_provider(memory: Place, turns: int) -> None:
-    """Bug: `configure` let a session continue with another provider than that of its history."""
+def test_a_session_cannot_be_configured_to_use_another_provider(memory: Place, turns: int) -> None:
+    """Bug: `configure` let a session continue with a provider other than that of its history."""
 
     async def main() -> None:
         one, other = ObedientModel(), ObedientModel("other:one")
@@ -150,7 +150,7 @@ class Reroutes(Plugin):
         return msgspec.structs.replace(policy, model=self.model)
 
 
-def test_a_mutator_chooses_a_model_but_not_another_provider(
+def test_a_mutator_may_choose_a_model_but_not_another_provider(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Bug: a plugin could switch a session's provider; now its change is dropped and reported."""
@@ -171,7 +171,7 @@ def test_a_mutator_chooses_a_model_but_not_another_provider(
     asyncio.run(main())
 
 
-def test_a_session_is_not_carried_on_by_a_namesake_agent_of_another_provider(place: Place) -> None:
+def test_a_session_is_not_continued_by_an_agent_of_the_same_name_but_another_provider(place: Place) -> None:
     """Bug: a runtime that knew the agent's name resumed a session with any provider."""
 
     async def main() -> None:
@@ -188,7 +188,7 @@ def test_a_session_is_not_carried_on_by_a_namesake_agent_of_another_provider(pla
     asyncio.run(main())
 
 
-def test_a_child_may_be_made_with_a_model_of_another_provider(place: Place) -> None:
+def test_a_child_may_be_created_with_a_model_of_another_provider(place: Place) -> None:
     """Ours: a session's policy selects its model from the first turn on."""
 
     async def main() -> None:
@@ -209,13 +209,13 @@ def test_a_child_may_be_made_with_a_model_of_another_provider(place: Place) -> N
     asyncio.run(main())
 
 
-def test_a_turn_under_way_keeps_its_settings(memory: Place) -> None:
+def test_a_running_turn_keeps_its_settings(memory: Place) -> None:
     """Ours: changes apply from the next turn on."""
     sessions: list[Session[Any]] = []
 
     @tool(loop="runtime")
     async def hurry() -> str:
-        """Changes the settings."""
+        """Change the settings."""
         await sessions[0].plugins.configure(instructions="quickly", limits=UsageLimits(max_iterations=1))
         return "changed"
 
@@ -253,7 +253,7 @@ def test_mutators_are_chained_when_a_session_is_opened_and_when_it_is_configured
 
 
 @pytest.mark.parametrize("how", ["raises", "returns nothing", "hangs", "breaks it", "exits"])
-def test_a_mutator_that_fails_leaves_the_settings_as_they_were(
+def test_a_failing_mutator_leaves_the_settings_unchanged(
     memory: Place, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     """Seed: a failing mutator is logged and traced; its change is dropped, and later ones still run."""
@@ -276,7 +276,7 @@ def test_a_mutator_that_fails_leaves_the_settings_as_they_were(
     assert sum("plugin trips, session_config_mutator" in line for line in caplog.messages) == 2
 
 
-def test_observers_see_what_changed_and_the_resulting_settings(memory: Place) -> None:
+def test_observers_see_the_change_and_the_resulting_settings(memory: Place) -> None:
     """Seed: session_config_changed has before and after; after is the result of the mutators."""
 
     async def main() -> None:
@@ -297,7 +297,7 @@ def test_observers_see_what_changed_and_the_resulting_settings(memory: Place) ->
     asyncio.run(main())
 
 
-def test_an_observer_that_fails_does_not_keep_the_settings_from_changing(memory: Place) -> None:
+def test_a_failing_observer_does_not_prevent_a_change_of_settings(memory: Place) -> None:
     """Seed: lifecycle events are never fatal."""
 
     class Grumbles(Plugin):
@@ -317,7 +317,7 @@ def test_an_observer_that_fails_does_not_keep_the_settings_from_changing(memory:
 
 
 @pytest.mark.parametrize("changes", [{"temper": 1}, {"limits": "many"}, {"model": 3}, {"instructions": None}])
-def test_settings_that_are_invalid_are_refused(memory: Place, changes: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(memory: Place, changes: dict[str, Any]) -> None:
     """Ours: invalid settings change nothing, and no observer is notified."""
 
     async def main() -> None:
@@ -332,7 +332,7 @@ def test_settings_that_are_invalid_are_refused(memory: Place, changes: dict[str,
     asyncio.run(main())
 
 
-def test_options_of_plugins_hold_from_the_opening_on(memory: Place) -> None:
+def test_plugin_options_apply_whenever_a_session_is_opened(memory: Place) -> None:
     """Seed: plugin options are applied at every open; changed options at the next one."""
 
     async def main() -> None:
@@ -350,7 +350,7 @@ def test_options_of_plugins_hold_from_the_opening_on(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_options_that_a_plugin_does_not_take_are_refused_by_name(memory: Place) -> None:
+def test_the_error_about_an_option_that_a_plugin_does_not_accept_names_the_option(memory: Place) -> None:
     """Ours: only the plugin itself interprets its options."""
 
     async def main() -> None:
@@ -364,7 +364,7 @@ def test_options_that_a_plugin_does_not_take_are_refused_by_name(memory: Place) 
     asyncio.run(main())
 
 
-def test_other_options_while_a_turn_runs_hold_from_the_next_one_on(memory: Place) -> None:
+def test_options_changed_while_a_turn_runs_apply_from_the_next_turn(memory: Place) -> None:
     """Bug: the plugins of a running turn were released and missed `turn_persisted`."""
     runtimes: list[Any] = []
     persisted: list[str] = []
@@ -378,7 +378,7 @@ def test_other_options_while_a_turn_runs_hold_from_the_next_one_on(memory: Place
 
     @tool(loop="runtime")
     async def reopen() -> str:
-        """Opens the session with other options."""
+        """Reopen the session with other options."""
         await runtimes[0].session("s", agent=agent, options={"adds": {"words": "mild"}})
         return "opened"
 

@@ -1,4 +1,4 @@
-"""A turn with hooks everywhere is killed at every point; no journaled outcome is requested again.
+"""Kills at every crash point of a turn with hooks everywhere; no hook with a journaled outcome runs again.
 
 The points are those of `test_crash_points.py`, and two more around every hook.
 """
@@ -22,7 +22,7 @@ def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[PluginT
 
 
 @pytest.mark.slow
-def test_a_turn_with_hooks_survives_kills_here_and_there(theatre: PluginTheatre) -> None:
+def test_a_turn_with_hooks_survives_kills_at_some_points(theatre: PluginTheatre) -> None:
     """Ours: a fast version of the crash sweeps below."""
     for number in (9, 20, 41, 70, 99, 130):
         assert theatre.play(partial(watched, scenario="every_hook", kills=(number,))) == 1
@@ -30,7 +30,7 @@ def test_a_turn_with_hooks_survives_kills_here_and_there(theatre: PluginTheatre)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["every_hook", "at_once"])
-def test_a_turn_with_hooks_survives_a_kill_at_every_point_and_another(
+def test_a_turn_with_hooks_survives_a_kill_at_every_point_and_another_one_during_recovery(
     theatre: PluginTheatre, scenario: str
 ) -> None:
     """Ours: recovery never repeats a recorded hook, and plugin states are correct."""
@@ -41,7 +41,7 @@ def test_a_turn_with_hooks_survives_a_kill_at_every_point_and_another(
 
 
 @pytest.mark.slow
-def test_a_store_that_loses_what_plugins_remember_is_found_out(theatre: PluginTheatre) -> None:
+def test_a_store_that_loses_plugin_state_is_detected(theatre: PluginTheatre) -> None:
     """Ours: the crash tests must fail for a defective store."""
     found = Counter[bool]()
     for number in range(40, 100, 6):

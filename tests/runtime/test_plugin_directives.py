@@ -1,4 +1,4 @@
-"""Directives from end to end: at every stage, where and when they take effect, and that they do so once."""
+"""Directives end to end: at every stage, where and when they take effect, and that they do so once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WITHIN = STAGES[:-1]
 
 
 class At(Plugin):
-    """A plugin that answers with a directive at one stage, once, and logs when it was asked."""
+    """A plugin that returns a directive at one stage, once, and logs its calls."""
 
     def __init__(self, stage: str, *answer: PluginDirective, asked: list[str] | None = None) -> None:
         self._stage = stage
@@ -107,7 +107,7 @@ def enqueue(*texts: str) -> EnqueueMessages:
 
 
 async def transcript(session: Session[Any]) -> list[str]:
-    """Return what was said, called, returned and emitted, oldest first."""
+    """Return messages, calls, results and events, oldest first."""
     return [_line(node.payload) for node in await session.nodes()]
 
 
@@ -126,7 +126,7 @@ def _line(payload: Any) -> str:
 
 
 async def settled(session: Session[Any]) -> None:
-    """Wait until the turns of queued inputs are over."""
+    """Wait until the turns of queued inputs have ended."""
 
     async def nothing_waits() -> bool:
         return not await session.inputs() and all(
@@ -152,8 +152,8 @@ APPEARS = {
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_what_a_plugin_wants_said_is_said_where_the_stage_says(place: Place, stage: str) -> None:
-    """Seed: at once before a turn, at the next checkpoint within one, after it in its own turn."""
+def test_a_plugins_message_is_delivered_according_to_its_stage(place: Place, stage: str) -> None:
+    """Seed: at once before a turn, at the next checkpoint within one, after it in a separate turn."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -171,8 +171,8 @@ def test_what_a_plugin_wants_said_is_said_where_the_stage_says(place: Place, sta
     asyncio.run(main())
 
 
-def test_what_several_plugins_want_said_is_said_in_their_order(memory: Place) -> None:
-    """Seed: hooks run in the order of the plugins."""
+def test_messages_of_several_plugins_are_delivered_in_the_order_of_their_hooks(memory: Place) -> None:
+    """Seed: after_tool_call precedes the checkpoint, whatever the order of the plugins."""
 
     class Another(At):
         id = "another"
@@ -187,7 +187,7 @@ def test_what_several_plugins_want_said_is_said_in_their_order(memory: Place) ->
     asyncio.run(main())
 
 
-def test_what_is_to_be_said_after_a_turn_is_said_by_the_next_process_that_opens_the_session(
+def test_messages_for_after_a_turn_are_delivered_by_the_next_process_that_opens_the_session(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: the input is queued in the commit, so it survives the process."""
@@ -196,7 +196,7 @@ def test_what_is_to_be_said_after_a_turn_is_said_by_the_next_process_that_opens_
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=clerk(At("after_turn", enqueue("one", "two"))))
             with monkeypatch.context() as patched:
-                patched.setattr(InputQueue, "drain", lambda self: None)  # it dies before that
+                patched.setattr(InputQueue, "drain", lambda self: None)  # it dies before the queue is drained
                 await session.turn("hello")
             assert await transcript(session) == ["hello", "ok"]
         async with place.runtime() as runtime:
@@ -208,7 +208,7 @@ def test_what_is_to_be_said_after_a_turn_is_said_by_the_next_process_that_opens_
     asyncio.run(main())
 
 
-def test_what_a_plugin_wanted_said_in_a_turn_that_then_stopped_begins_the_next(memory: Place) -> None:
+def test_a_plugins_message_in_a_turn_that_then_stopped_starts_the_next_turn(memory: Place) -> None:
     """Ours: a message that misses the last checkpoint starts the next turn."""
 
     async def main() -> None:
@@ -227,7 +227,7 @@ def test_what_a_plugin_wanted_said_in_a_turn_that_then_stopped_begins_the_next(m
 
 
 @pytest.mark.parametrize("stage", WITHIN)
-def test_a_plugin_ends_the_turn_at_any_stage_but_its_end(place: Place, stage: str) -> None:
+def test_a_plugin_can_abort_a_turn_at_any_stage_except_its_end(place: Place, stage: str) -> None:
     """Seed: AbortTurn gives running calls a result that says so, and the session stays usable."""
     look, done = effects()
     asked: list[str] = []
@@ -256,8 +256,8 @@ def test_a_plugin_ends_the_turn_at_any_stage_but_its_end(place: Place, stage: st
     asyncio.run(main())
 
 
-def test_the_end_of_a_turn_cannot_be_ended(memory: Place) -> None:
-    """Seed: AbortTurn is illegal in after_turn; an illegal directive is an error of the plugin."""
+def test_abort_turn_is_refused_in_after_turn(memory: Place) -> None:
+    """Seed: AbortTurn is illegal in after_turn; an illegal directive is the plugin's error."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -275,8 +275,8 @@ def test_the_end_of_a_turn_cannot_be_ended(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_session_that_a_plugin_makes_takes_its_first_input_up_by_itself(place: Place, stage: str) -> None:
-    """Seed: CreateSession makes a session once, and its first input runs as a turn."""
+def test_a_session_created_by_a_plugin_runs_its_first_input_by_itself(place: Place, stage: str) -> None:
+    """Seed: CreateSession creates a session once, and its first input runs as a turn."""
 
     async def main() -> None:
         request = SessionRequest(session_id="kid", first_input=UserMessage(content="dig"))
@@ -297,7 +297,7 @@ def test_a_session_that_a_plugin_makes_takes_its_first_input_up_by_itself(place:
     asyncio.run(main())
 
 
-def test_a_session_without_a_name_is_named_after_the_turn_and_one_without_input_waits(memory: Place) -> None:
+def test_an_unnamed_session_gets_an_id_from_its_turn_and_one_without_input_waits(memory: Place) -> None:
     """Ours: two requests of one hook are two sessions, with the same ids on every attempt."""
 
     async def main() -> None:
@@ -312,7 +312,7 @@ def test_a_session_without_a_name_is_named_after_the_turn_and_one_without_input_
     asyncio.run(main())
 
 
-def test_a_session_may_be_made_for_another_agent(memory: Place) -> None:
+def test_a_session_can_be_created_for_another_agent(memory: Place) -> None:
     """Ours: the agent is found by name among the runtime's agents."""
 
     async def main() -> None:
@@ -332,7 +332,7 @@ def test_a_session_may_be_made_for_another_agent(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_session_that_cannot_be_made_fails_the_turn(memory: Place) -> None:
+def test_a_session_that_cannot_be_created_fails_the_turn(memory: Place) -> None:
     """Ours: a directive that cannot be executed fails the plugin and has no effect."""
 
     async def main() -> None:
@@ -362,7 +362,7 @@ SHOWS = {
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_an_event_of_a_plugin_is_shown_live_and_stays_in_the_history(place: Place, stage: str) -> None:
+def test_a_plugins_event_is_observed_live_and_stays_in_the_history(place: Place, stage: str) -> None:
     """Seed: EmitRuntimeEvents; observers see the event live, and later as a node."""
 
     async def main() -> None:
@@ -393,7 +393,7 @@ class Trace:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_trace_of_a_plugin_goes_to_the_configured_sink(memory: Place, stage: str) -> None:
+def test_a_plugins_trace_goes_to_the_configured_sink(memory: Place, stage: str) -> None:
     """Seed: EmitTrace names the session, the turn and the plugin, and changes nothing."""
 
     async def main() -> None:
@@ -418,10 +418,10 @@ def test_a_trace_of_a_plugin_goes_to_the_configured_sink(memory: Place, stage: s
     asyncio.run(main())
 
 
-# Asking a person
+# Approvals
 
 
-def test_a_call_that_a_plugin_wants_approved_does_not_meet_the_plugin_again(place: Place) -> None:
+def test_before_hooks_do_not_run_again_for_a_call_approved_at_a_plugins_request(place: Place) -> None:
     """Ours: no before-hook runs again after a restart and an approval."""
     look, done = effects()
     asked: list[str] = []
@@ -451,8 +451,8 @@ def test_a_call_that_a_plugin_wants_approved_does_not_meet_the_plugin_again(plac
     asyncio.run(main())
 
 
-def test_a_call_that_a_person_refuses_is_not_made_and_the_plugins_see_its_result(place: Place) -> None:
-    """Ours: a refusal is a result like any other."""
+def test_a_denied_call_is_not_made_and_plugins_see_its_result(place: Place) -> None:
+    """Ours: a denial is a result like any other."""
     look, done = effects()
     asked: list[str] = []
 
@@ -469,7 +469,7 @@ def test_a_call_that_a_person_refuses_is_not_made_and_the_plugins_see_its_result
     asyncio.run(main())
 
 
-def test_hooks_are_asked_in_the_order_of_the_turn(memory: Place) -> None:
+def test_hooks_run_in_the_order_of_the_turn(memory: Place) -> None:
     """Ours: one plugin sees all stages of a turn with one call."""
     asked: list[str] = []
 
@@ -482,11 +482,11 @@ def test_hooks_are_asked_in_the_order_of_the_turn(memory: Place) -> None:
     asyncio.run(main())
 
 
-# Two at once
+# Races
 
 
-def test_a_message_that_comes_before_the_commit_has_the_end_asked_about_again(memory: Place) -> None:
-    """Ours: machine rule 6, rulings about an end that did not happen are discarded."""
+def test_after_turn_hooks_run_again_if_a_message_arrives_before_the_commit(memory: Place) -> None:
+    """Ours: machine rule 6, rulings on an end that did not happen are discarded."""
     asked: list[str] = []
     sessions: list[Session[Any]] = []
 
@@ -520,7 +520,7 @@ def look() -> str:
 
 
 @pytest.mark.parametrize("given", ["fresh", None, {"a": [1]}])
-def test_the_record_of_a_replaced_result_holds_the_digest_of_the_new_one(given: Any) -> None:
+def test_the_record_of_a_replaced_result_has_the_digest_of_the_new_result(given: Any) -> None:
     """Bug: the audit record kept the digest of the result that an after-hook had replaced."""
 
     class Replaces(Plugin):
@@ -536,7 +536,7 @@ def test_the_record_of_a_replaced_result_holds_the_digest_of_the_new_one(given: 
     assert record.response_digest == digest_json(given)
 
 
-def test_the_record_of_a_result_that_a_hook_made_to_fail_has_no_digest() -> None:
+def test_the_record_of_a_call_that_a_hook_failed_has_no_digest() -> None:
     """Bug: the record kept the digest of a result that no caller received."""
 
     class Fails(Plugin):

@@ -38,7 +38,7 @@ Told = tuple[str, Any, int, str | None]
 
 
 class Diary(Plugin):
-    """A plugin that logs its lifecycle calls in a list of the test, with the state of the store."""
+    """A plugin that logs its lifecycle calls, with the state of the store, to a list of the test."""
 
     loop = "runtime"
 
@@ -117,7 +117,7 @@ def test_plugins_are_notified_of_a_turn_before_its_commit_and_after_it(place: Pl
     asyncio.run(main())
 
 
-def test_plugins_are_notified_of_a_turn_that_stopped_and_not_of_one_that_waits(place: Place) -> None:
+def test_plugins_are_notified_of_a_stopped_turn_but_not_of_a_waiting_one(place: Place) -> None:
     """Ours: a waiting turn has not ended."""
 
     async def main() -> None:
@@ -134,7 +134,7 @@ def test_plugins_are_notified_of_a_turn_that_stopped_and_not_of_one_that_waits(p
     asyncio.run(main())
 
 
-def test_what_a_plugin_remembers_of_the_end_is_written_with_it(place: Place) -> None:
+def test_state_that_a_plugin_changes_at_the_end_is_written_with_the_commit(place: Place) -> None:
     """Ours: state that changes before the commit is written with it."""
 
     class Remembers(Plugin):
@@ -144,7 +144,7 @@ def test_what_a_plugin_remembers_of_the_end_is_written_with_it(place: Place) -> 
 
         @action
         async def last(self, ctx: Any) -> Json:
-            """The last turn."""
+            """Return the last turn."""
             return self.state
 
     async def main() -> None:
@@ -159,13 +159,13 @@ def test_what_a_plugin_remembers_of_the_end_is_written_with_it(place: Place) -> 
     asyncio.run(main())
 
 
-def test_plugins_are_notified_of_a_turn_whose_session_the_runtime_lets_go_of_meanwhile(memory: Place) -> None:
+def test_plugins_are_notified_of_a_turn_whose_session_is_evicted_meanwhile(memory: Place) -> None:
     """Bug: with more than 64 sessions in use, the plugins of a running turn were dropped and not called."""
     entered, go = asyncio.Event(), asyncio.Event()
 
     @tool(loop="runtime")
     async def hold() -> str:
-        """Waits."""
+        """Wait."""
         entered.set()
         await go.wait()
         return "held"
@@ -177,7 +177,7 @@ def test_plugins_are_notified_of_a_turn_whose_session_the_runtime_lets_go_of_mea
 
         @action
         async def mark(self, ctx: Any) -> Json:
-            """What it remembers."""
+            """Return the state."""
             return self.state
 
     async def main() -> None:
@@ -208,7 +208,7 @@ def test_plugins_are_notified_of_a_turn_whose_session_the_runtime_lets_go_of_mea
 # Sessions
 
 
-def test_plugins_are_notified_of_a_session_that_is_opened_again(place: Place) -> None:
+def test_plugins_are_notified_of_a_reopened_session(place: Place) -> None:
     """Seed: session_restored is not called for a new session."""
 
     async def main() -> None:
@@ -230,7 +230,7 @@ def test_plugins_are_notified_of_a_session_that_is_opened_again(place: Place) ->
     asyncio.run(main())
 
 
-def test_plugins_of_a_turn_that_resumes_elsewhere_hear_that_the_session_is_restored(place: Place) -> None:
+def test_plugins_of_a_turn_resumed_elsewhere_are_notified_that_the_session_is_restored(place: Place) -> None:
     """Ours: the plugins are restored from the journal."""
 
     async def main() -> None:
@@ -252,7 +252,7 @@ def test_plugins_of_a_turn_that_resumes_elsewhere_hear_that_the_session_is_resto
 
 
 class Sets(ProtocolSessionPlugin):
-    """Sets options of one version, and says that it reads another."""
+    """A protocol session that writes options of one version but reads another."""
 
     def __init__(self, reads: int, writes: int | None) -> None:
         self.turn_options_version = reads
@@ -267,7 +267,7 @@ class Sets(ProtocolSessionPlugin):
 
 
 def test_the_runtime_checks_the_version_of_a_protocols_options(place: Place) -> None:
-    """Bug: checking the version was left to each protocol, and one that did not check read anything."""
+    """Bug: checking the version was left to each protocol, and one that did not check accepted any."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -388,7 +388,7 @@ class Ours(Plugin):
 
 
 class Counts(Plugin):
-    """Counts its turns."""
+    """A plugin that counts its turns."""
 
     @hook
     async def before_turn(self, ctx: Any) -> None:
@@ -408,7 +408,7 @@ async def quiet(session: Session[Any]) -> None:
     await until(all_ended)
 
 
-def test_a_protocol_is_called_at_the_opening_of_a_session(place: Place) -> None:
+def test_a_protocol_is_called_when_a_session_is_opened(place: Place) -> None:
     """Seed: initialize, restore with the stored state, and configure with the options, at every open."""
 
     async def main() -> None:
@@ -432,7 +432,7 @@ def test_a_protocol_is_called_at_the_opening_of_a_session(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_protocol_is_given_what_was_kept_before_the_first_turn(place: Place) -> None:
+def test_a_protocol_receives_state_that_was_stored_before_the_first_turn(place: Place) -> None:
     """Bug: a session in which only tool settings were stored was opened as if it had no state."""
 
     class Tools(Chronicle):
@@ -453,7 +453,7 @@ def test_a_protocol_is_given_what_was_kept_before_the_first_turn(place: Place) -
     asyncio.run(main())
 
 
-def test_a_protocol_may_answer_with_another_frame_instead_of_the_model(place: Place) -> None:
+def test_a_protocol_may_switch_frames_instead_of_calling_the_model(place: Place) -> None:
     """Seed: before_llm_call may answer with SwitchAgentFrame: the turn ends without a model call;
     restore_session also runs after a committed frame switch, and the task is its own turn.
     """
@@ -478,7 +478,7 @@ def test_a_protocol_may_answer_with_another_frame_instead_of_the_model(place: Pl
     asyncio.run(main())
 
 
-def test_a_protocol_that_fails_before_the_model_is_asked_ends_the_turn(memory: Place) -> None:
+def test_a_protocol_that_fails_before_a_model_call_ends_the_turn(memory: Place) -> None:
     """Ours: SPEC §8, guards fail closed; the error names the protocol."""
 
     class Trips(Chronicle):
@@ -502,7 +502,7 @@ def test_a_protocol_that_fails_before_the_model_is_asked_ends_the_turn(memory: P
 
 
 @pytest.mark.parametrize("how", ["session", "host"])
-def test_a_protocol_that_fails_over_appended_nodes_fails_the_call(memory: Place, how: str) -> None:
+def test_a_protocol_that_fails_on_appended_nodes_fails_the_call(memory: Place, how: str) -> None:
     """Bug: the failure was only logged, and the call succeeded."""
 
     class Trips(Chronicle):
@@ -527,7 +527,7 @@ def test_a_protocol_that_fails_over_appended_nodes_fails_the_call(memory: Place,
     asyncio.run(main())
 
 
-def test_extensions_are_the_protocols_own_business(memory: Place) -> None:
+def test_extensions_are_handled_by_the_protocol_alone(memory: Place) -> None:
     """Seed: apply_session_extension refuses by default; a turn's extension is validated first."""
 
     class Takes(Chronicle):
@@ -559,7 +559,7 @@ def test_extensions_are_the_protocols_own_business(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_the_options_of_a_protocol_are_kept_with_the_session(place: Place) -> None:
+def test_the_options_of_a_protocol_are_stored_with_the_session(place: Place) -> None:
     """Seed: ProtocolTurnOptions are set at the opening and read in the next process; versions must match."""
 
     class Opts(Chronicle):
@@ -598,7 +598,7 @@ def test_the_options_of_a_protocol_are_kept_with_the_session(place: Place) -> No
     asyncio.run(main())
 
 
-def test_tools_and_state_of_the_frame_before_hold_in_the_next_one(place: Place) -> None:
+def test_tool_settings_and_state_carry_over_to_the_next_frame(place: Place) -> None:
     """Ours: a frame limits what the model sees, not the state of plugins."""
 
     async def main() -> None:

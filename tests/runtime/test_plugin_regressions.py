@@ -53,7 +53,7 @@ class Auditing(Plugin):
         return self.state
 
 
-def test_after_a_call_plugins_see_the_arguments_that_a_person_chose() -> None:
+def test_after_hooks_see_the_arguments_that_a_person_edited() -> None:
     """Bug: plugins received the arguments that the model had requested."""
 
     async def main() -> Json:
@@ -73,7 +73,7 @@ class BrokenCatalog(Plugin):
         raise ValueError("no")
 
 
-def test_a_catalog_that_cannot_be_made_leaves_no_turn_behind() -> None:
+def test_a_catalog_that_cannot_be_built_leaves_no_turn_behind() -> None:
     """Bug: the turn stayed unfinished, and was resumed and failed again every second."""
 
     async def main() -> None:
@@ -87,7 +87,7 @@ def test_a_catalog_that_cannot_be_made_leaves_no_turn_behind() -> None:
 
 
 class Moody(Plugin, ProtocolSessionPlugin):
-    """A protocol whose mood an extension sets."""
+    """A protocol whose mood is set by an extension."""
 
     def register(self, registrar: PluginRegistrar) -> None:
         super().register(registrar)
@@ -102,7 +102,7 @@ class Moody(Plugin, ProtocolSessionPlugin):
         return self.state
 
 
-def test_what_a_protocol_makes_of_an_extension_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
+def test_a_protocols_state_after_an_extension_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
     """Bug: the state was written only with the next turn."""
 
     async def mood(extension: Json) -> Json:
@@ -125,14 +125,14 @@ class Terse(Plugin):
         return "in short: paid"
 
 
-def test_a_scripted_model_reads_what_the_projector_makes_of_a_result() -> None:
+def test_a_scripted_model_reads_the_projected_result() -> None:
     """Bug: a script could not check the projected result that a model reads."""
     done = {"text": "Done.", "expect": {"last_contains": "in short: paid"}}
     agent = _agent(PAY, done, tools=[pay], plugins=[Terse()])
     assert agent.run_sync("Pay").output == "Done."
 
 
-def test_the_decorator_is_importable_from_the_package_whichever_import_came_first() -> None:
+def test_the_decorator_can_be_imported_from_the_package_after_any_other_import() -> None:
     """Bug: after a plugin was defined, the module of the same name replaced the decorator."""
     import standfast.plugins
 

@@ -1,4 +1,4 @@
-"""State of plugins: across processes and versions, on branches, in child sessions."""
+"""Plugin state: across processes and versions, on branches, in child sessions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def agent_with(*plugins: object, **options: Any) -> Agent[Any, Any]:
 
 
 @pytest.mark.slow
-def test_what_a_plugin_remembers_is_there_in_the_next_process(run: Run) -> None:
+def test_plugin_state_is_restored_in_the_next_process(run: Run) -> None:
     """Ours: plugins are restored with state, without state, and with blobs."""
     plugins = ("counter", "stateless", "album")
     assert run(plugins, BUMP, BUMP, ("turn", "call paste"), COUNT) == ["ok", "ok", "ok", 2]
@@ -79,7 +79,7 @@ def test_a_newer_version_is_refused_and_loses_nothing(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_newer_version_that_migrates_continues_and_the_older_is_then_refused(run: Run) -> None:
+def test_a_newer_version_that_migrates_continues_and_the_older_one_is_then_refused(run: Run) -> None:
     """Ours: migrated state is written in the new version with the next turn."""
     assert run(["counter"], BUMP, BUMP) == ["ok", "ok"]
     assert run(["migrating"], COUNT, BUMP, COUNT) == [20, "ok", 21]
@@ -89,7 +89,7 @@ def test_a_newer_version_that_migrates_continues_and_the_older_is_then_refused(r
 
 
 @pytest.mark.slow
-def test_what_is_only_read_by_a_newer_version_stays_in_the_older_one(run: Run) -> None:
+def test_state_that_a_newer_version_only_reads_stays_in_the_older_format(run: Run) -> None:
     """Ours: reading changes nothing, so the older version can be used again."""
     assert run(["counter"], BUMP) == ["ok"]
     assert run(["migrating"], COUNT) == [10]
@@ -97,7 +97,7 @@ def test_what_is_only_read_by_a_newer_version_stays_in_the_older_one(run: Run) -
 
 
 @pytest.mark.slow
-def test_what_a_plugin_remembers_waits_until_it_is_installed_again(run: Run) -> None:
+def test_plugin_state_is_kept_until_the_plugin_is_installed_again(run: Run) -> None:
     """Ours: the state is kept while other plugins take several turns."""
     assert run(["counter", "album"], BUMP, ("turn", "call paste")) == ["ok", "ok"]
     missing = run(["late"], ("turn", "hello"), ("turn", "call note"), COUNT)
@@ -108,7 +108,7 @@ def test_what_a_plugin_remembers_waits_until_it_is_installed_again(run: Run) -> 
 
 
 @pytest.mark.slow
-def test_a_plugin_that_is_added_later_is_restored_with_nothing(run: Run) -> None:
+def test_a_plugin_added_later_is_restored_without_state(run: Run) -> None:
     """Ours: a plugin without an entry in the snapshot is restored with the state None."""
     assert run(["counter"], BUMP) == ["ok"]
     assert run(["counter", "late"], ("invoke", "late.given"), COUNT, BUMP) == [[None, "1"], 1, "ok"]
@@ -117,7 +117,7 @@ def test_a_plugin_that_is_added_later_is_restored_with_nothing(run: Run) -> None
 
 
 @pytest.mark.slow
-def test_what_a_call_made_a_plugin_remember_survives_a_kill_in_the_middle_of_the_turn(run: Run) -> None:
+def test_plugin_state_changed_by_a_call_survives_a_kill_during_the_turn(run: Run) -> None:
     """Ours: SPEC §7, the state is journaled with the result that it comes from."""
     start: Start = run.start  # type: ignore[attr-defined]
     assert run(["counter", "album"], BUMP) == ["ok"]
@@ -129,7 +129,7 @@ def test_what_a_call_made_a_plugin_remember_survives_a_kill_in_the_middle_of_the
 
 
 @pytest.mark.slow
-def test_what_was_remembered_in_the_middle_of_a_turn_waits_for_a_plugin_that_is_gone(run: Run) -> None:
+def test_state_changed_during_a_turn_is_kept_for_a_plugin_that_is_not_loaded(run: Run) -> None:
     """Bug: the journaled state of a plugin that was not loaded again was dropped at the end of the turn."""
     start: Start = run.start  # type: ignore[attr-defined]
     assert run(["counter", "album"], BUMP) == ["ok"]
@@ -140,7 +140,7 @@ def test_what_was_remembered_in_the_middle_of_a_turn_waits_for_a_plugin_that_is_
 
 
 @pytest.mark.slow
-def test_what_a_hook_remembers_is_not_written_before_its_outcome_is(run: Run) -> None:
+def test_the_state_of_a_hook_is_not_written_before_its_outcome(run: Run) -> None:
     """Bug: the state of a running hook was stored with earlier inputs, and counted again."""
     start: Start = run.start  # type: ignore[attr-defined]
     assert start(["lingering"], ("turn", "hello")).process.wait(30) == -signal.SIGKILL
@@ -151,7 +151,7 @@ def test_what_a_hook_remembers_is_not_written_before_its_outcome_is(run: Run) ->
 # Runtimes, over both stores
 
 
-def test_what_a_plugin_remembers_is_there_in_the_next_runtime(place: Place) -> None:
+def test_plugin_state_is_restored_in_the_next_runtime(place: Place) -> None:
     """Ours: all stores keep the state in the same way."""
 
     async def main() -> None:
@@ -182,7 +182,7 @@ def test_sessions_of_one_agent_share_no_state(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_an_action_makes_a_plugin_remember_is_durable_when_it_returns(place: Place) -> None:
+def test_state_changed_by_an_action_is_durable_when_the_action_returns(place: Place) -> None:
     """Ours: between turns nothing else would store the state."""
 
     async def main() -> None:
@@ -197,8 +197,8 @@ def test_what_an_action_makes_a_plugin_remember_is_durable_when_it_returns(place
     asyncio.run(main())
 
 
-def test_actions_that_come_at_once_to_a_session_that_is_not_open_yet_lose_nothing(place: Place) -> None:
-    """Bug: each action opened the session for itself, and only the last one's state was kept."""
+def test_concurrent_actions_on_a_session_that_is_not_open_yet_lose_nothing(place: Place) -> None:
+    """Bug: each action opened its own copy of the session, and only the last one's state was kept."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -211,7 +211,7 @@ def test_actions_that_come_at_once_to_a_session_that_is_not_open_yet_lose_nothin
     asyncio.run(main())
 
 
-def test_a_session_that_another_runtime_has_moved_is_seen_as_it_stands(tmp_path: Path) -> None:
+def test_an_action_sees_the_current_state_of_a_session_that_another_runtime_changed(tmp_path: Path) -> None:
     """Bug: an action used this process's outdated state, and overwrote that of the other process."""
 
     async def main() -> None:
@@ -230,7 +230,7 @@ def test_a_session_that_another_runtime_has_moved_is_seen_as_it_stands(tmp_path:
     asyncio.run(main())
 
 
-def test_nothing_is_written_for_plugins_that_remember_nothing(place: Place) -> None:
+def test_nothing_is_written_for_plugins_without_state(place: Place) -> None:
     """Ours: plugins without a state add no cost to a turn."""
 
     async def main() -> None:
@@ -247,8 +247,8 @@ def test_nothing_is_written_for_plugins_that_remember_nothing(place: Place) -> N
     asyncio.run(main())
 
 
-def test_a_reopened_session_does_not_write_what_it_has_read(place: Place) -> None:
-    """Ours: restored state is not written again."""
+def test_a_reopened_session_does_not_write_restored_state(place: Place) -> None:
+    """Ours: only changed state is written."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -263,7 +263,7 @@ def test_a_reopened_session_does_not_write_what_it_has_read(place: Place) -> Non
     asyncio.run(main())
 
 
-def test_a_state_that_cannot_be_written_down_ends_the_turn_and_the_last_one_stays(place: Place) -> None:
+def test_state_that_cannot_be_stored_ends_the_turn_and_the_previous_state_is_kept(place: Place) -> None:
     """Ours: SPEC §8, guards fail closed, and the session stays usable."""
 
     class Broken(Counter):
@@ -271,7 +271,7 @@ def test_a_state_that_cannot_be_written_down_ends_the_turn_and_the_last_one_stay
 
         @tool(side_effect="write")
         async def spoil(self) -> str:
-            """Remember what is no JSON."""
+            """Store a value that is not JSON."""
             self.state = {1, 2}
             return "spoilt"
 
@@ -291,7 +291,7 @@ def test_a_state_that_cannot_be_written_down_ends_the_turn_and_the_last_one_stay
     asyncio.run(main())
 
 
-def test_a_version_that_is_refused_leaves_a_parked_turn_as_it_is(place: Place) -> None:
+def test_refusing_a_plugin_version_leaves_a_parked_turn_unchanged(place: Place) -> None:
     """Ours: nothing is lost, and the right version resumes the turn."""
 
     class Asking(Counter):
@@ -325,7 +325,7 @@ def test_a_version_that_is_refused_leaves_a_parked_turn_as_it_is(place: Place) -
     asyncio.run(main())
 
 
-def test_the_larger_pieces_of_a_turn_that_waits_are_not_pruned(place: Place) -> None:
+def test_blobs_of_a_waiting_turn_are_not_pruned(place: Place) -> None:
     """Ours: only the journal names these blobs until the turn ends."""
 
     @tool(approval="manual")
@@ -350,7 +350,7 @@ def test_the_larger_pieces_of_a_turn_that_waits_are_not_pruned(place: Place) -> 
     asyncio.run(main())
 
 
-def test_a_plugin_that_raises_while_it_is_restored_is_named_and_nothing_is_lost(place: Place) -> None:
+def test_the_error_about_a_plugin_that_raises_in_restore_names_it_and_nothing_is_lost(place: Place) -> None:
     """Ours: SPEC §8, a session is not opened partially."""
 
     class Forgetful(Counter):
@@ -378,7 +378,7 @@ def test_a_plugin_that_raises_while_it_is_restored_is_named_and_nothing_is_lost(
 # Branches
 
 
-def test_a_fork_keeps_the_state_and_both_branches_then_differ(place: Place) -> None:
+def test_a_fork_keeps_the_state_and_the_branches_then_diverge(place: Place) -> None:
     """Ours: a fork copies the state, in the same process and in the next."""
 
     async def main() -> None:
@@ -435,7 +435,7 @@ def test_a_fork_at_an_earlier_node_has_the_state_of_that_node(place: Place) -> N
     asyncio.run(main())
 
 
-def test_a_rewind_takes_the_state_back_and_forth(place: Place) -> None:
+def test_rewinding_moves_the_state_back_and_forth(place: Place) -> None:
     """Ours: a rewind restores state at once, for turns and for actions."""
 
     async def main() -> None:
@@ -456,7 +456,7 @@ def test_a_rewind_takes_the_state_back_and_forth(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_an_action_after_a_rewind_does_not_bring_the_other_branch_back(place: Place) -> None:
+def test_an_action_after_a_rewind_does_not_restore_the_abandoned_branch(place: Place) -> None:
     """Bug: a command after the rewind wrote the state of the abandoned branch to the restored node."""
 
     async def main() -> None:
@@ -472,7 +472,7 @@ def test_an_action_after_a_rewind_does_not_bring_the_other_branch_back(place: Pl
     asyncio.run(main())
 
 
-def test_what_the_host_decided_about_tools_is_not_carried_over_a_rewind(place: Place) -> None:
+def test_tool_settings_of_an_abandoned_branch_are_not_carried_over_a_rewind(place: Place) -> None:
     """Bug: the tool settings of the abandoned branch were changed instead of the restored ones."""
 
     async def main() -> None:
@@ -487,7 +487,7 @@ def test_what_the_host_decided_about_tools_is_not_carried_over_a_rewind(place: P
     asyncio.run(main())
 
 
-def test_nothing_can_be_changed_while_a_turn_waits(place: Place) -> None:
+def test_plugin_state_and_tool_settings_cannot_be_changed_while_a_turn_waits(place: Place) -> None:
     """Ours: the waiting turn would overwrite the change."""
 
     @tool(approval="manual")
@@ -512,14 +512,14 @@ def test_nothing_can_be_changed_while_a_turn_waits(place: Place) -> None:
 
 
 class Where(Plugin):
-    """Tells for whom it works."""
+    """A plugin that reports the session it works for."""
 
     def __init__(self) -> None:
         self.mood = "plain"
 
     @action
     async def here(self, ctx: Any) -> list[Any]:
-        """Session, parent, task and options."""
+        """Return session, parent, task and options."""
         task = None if self.session.subagent is None else self.session.subagent.task
         return [self.session.session_id, self.session.parent_session_id, task, self.mood]
 
@@ -542,7 +542,7 @@ async def catalog_of(plugins: Any) -> list[str]:
     )
 
 
-def test_the_runtime_asks_whether_what_it_stored_is_current(
+def test_the_runtime_checks_whether_the_stored_snapshot_is_current(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bug: nothing used the seed's snapshot_is_current."""
@@ -579,7 +579,7 @@ def authority(*tools: str, hidden: tuple[str, ...] = ()) -> SessionAuthority:
     )
 
 
-def test_a_child_gets_its_authority_and_what_its_parent_remembers(memory: Place) -> None:
+def test_a_child_gets_its_authority_and_its_parents_state(memory: Place) -> None:
     """Seed: fork_for_child_session(parent + authority{tool_access, subagent, plugin_options})."""
 
     async def main() -> None:
@@ -598,13 +598,13 @@ def test_a_child_gets_its_authority_and_what_its_parent_remembers(memory: Place)
     asyncio.run(main())
 
 
-def test_a_child_shares_nothing_with_its_parent(memory: Place) -> None:
+def test_a_child_shares_no_state_with_its_parent(memory: Place) -> None:
     """Bug: parent and child shared one state object, so that both changed one list."""
 
     class Lists(Plugin):
         @action
         async def add(self, ctx: Any, args: int) -> list[int]:
-            """Remember one more."""
+            """Add one more item."""
             self.state = self.state or []
             self.state.append(args)
             self.touch()
@@ -622,7 +622,7 @@ def test_a_child_shares_nothing_with_its_parent(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_child_gets_the_larger_pieces_that_its_parent_wrote_long_ago(memory: Place) -> None:
+def test_a_child_gets_blobs_that_its_parent_stored_long_ago(memory: Place) -> None:
     """Bug: a fork got only blobs that were not stored yet, and the plugin could not be restored."""
 
     async def main() -> None:
@@ -668,7 +668,7 @@ def test_a_child_has_no_more_tools_than_its_parent_allows(
     asyncio.run(main())
 
 
-def test_what_a_parent_switched_off_is_off_for_its_child(memory: Place) -> None:
+def test_a_tool_that_a_parent_turned_off_is_off_for_its_child(memory: Place) -> None:
     """Ours: a child starts with its parent's tool settings."""
 
     async def main() -> None:
@@ -682,7 +682,7 @@ def test_what_a_parent_switched_off_is_off_for_its_child(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_fork_for_a_session_has_no_parent_and_all_rights(memory: Place) -> None:
+def test_a_fork_for_a_session_has_no_parent_and_the_default_authority(memory: Place) -> None:
     """Seed: fork_for_session has no parent and the default authority."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Plugin state of calls that run side by side: it is written with the result that it comes from."""
+"""Plugin state of concurrent calls: it is written with the result that it comes from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from standfast.store.memory_sessions import MemorySessionStore
 
 
 class Written(MemorySessionStore):
-    """A store that logs which inputs of calls are on disk, and the plugin's state, after each write."""
+    """A store that logs, after each write, which inputs of calls are on disk, and the plugin's state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def look() -> str:
 
 @pytest.mark.parametrize("plugin", [Counter, Home, Bare])
 @pytest.mark.parametrize("how", ["another plugin takes its time", "the hook itself does", "no hook does"])
-def test_what_a_hook_remembers_is_written_with_the_result_of_its_call(plugin: Any, how: str) -> None:
+def test_state_changed_by_a_hook_is_written_with_the_result_of_its_call(plugin: Any, how: str) -> None:
     """Bug: a change was written with another call's result, and counted twice after a crash."""
     store = Slow.store = Written()
     Counter.first_waits = 0.3 if how == "the hook itself does" else 0.0
@@ -153,7 +153,7 @@ finish("end")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("waits", [0.0, 0.2])
-def test_it_is_so_for_calls_of_code_whose_hooks_before_and_after_overlap(waits: float) -> None:
+def test_state_is_written_with_its_call_even_if_before_and_after_hooks_of_code_overlap(waits: float) -> None:
     """Bug: a ruling on one call was written with a change by the after-hook of another."""
     store = Written()
     Counter.first_waits = 0.0
@@ -173,7 +173,7 @@ def test_it_is_so_for_calls_of_code_whose_hooks_before_and_after_overlap(waits: 
             assert (await session.turn("go")).output == "end"
 
     asyncio.run(main())
-    assert len(store.keys) >= 9  # the last ones may be a part of the turn's commit
+    assert len(store.keys) >= 9  # the last ones may be part of the turn's commit
     for inputs, counted in store.seen:
         assert counted == inputs
 
@@ -196,7 +196,7 @@ class MuteAtHome(Mute):
     loop = "runtime"
 
 
-def test_a_plugin_that_cannot_say_what_it_remembers_is_not_asked_at_every_step() -> None:
+def test_a_plugin_that_cannot_snapshot_is_not_asked_at_every_step() -> None:
     """Ours: state is written when it has changed and when the turn ends."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What outlives a process: sessions, waiting runs and decisions, under SIGKILL and between processes."""
+"""State that outlives a process: sessions, waiting runs and decisions, under SIGKILL and across processes."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _wait_for(ledger: Path, line: str, count: int = 1) -> None:
         time.sleep(0.01)
 
 
-def test_a_run_paused_in_an_expression_is_continued_by_another_process_after_sigkill(
+def test_another_process_resumes_a_run_paused_in_an_expression_after_sigkill(
     console: Callable[[], Console], ledger: Path
 ) -> None:
     """Ours: calls made before the pause are not repeated."""
@@ -161,10 +161,10 @@ def test_a_session_continues_in_another_process(console: Callable[[], Console]) 
     assert console().run("x.append(2)\n[x, f(), math.floor(1.5)]")["result"] == [[1, 2], 9, 1]
 
 
-def test_a_run_that_sigkill_cut_off_ends_before_the_next_one_begins(
+def test_a_run_cut_off_by_sigkill_ends_before_the_next_one_begins(
     console: Callable[[], Console], ledger: Path, gate: Path
 ) -> None:
-    """Ours: SPEC §7, the call it was in is settled as interrupted, and its code sees that as an exception."""
+    """Ours: SPEC §7, its running call is settled as interrupted, and its code sees that as an exception."""
     first = console()
     first.run("x = 1")
     first.send("run", "x = 2\nhang()\nx = 3", session="s")
@@ -176,7 +176,7 @@ def test_a_run_that_sigkill_cut_off_ends_before_the_next_one_begins(
     assert second.run("hang('again')")["result"] == "back"
 
 
-def test_two_processes_that_take_turns_on_one_session_lose_nothing(console: Callable[[], Console]) -> None:
+def test_two_processes_that_share_a_session_lose_nothing(console: Callable[[], Console]) -> None:
     """Ours: SPEC §5, two runs on one session queue and never lose state."""
     boxes = [console(), console()]
     boxes[0].run("n = 0\nseen = []")
@@ -200,7 +200,7 @@ def test_two_processes_that_take_turns_on_one_session_lose_nothing(console: Call
 def test_racing_approvers_in_several_processes_make_one_call(
     console: Callable[[], Console], ledger: Path
 ) -> None:
-    """Ours: SPEC §4, deciding is a compare-and-set across processes, too."""
+    """Ours: SPEC §4, deciding is a compare-and-set, even across processes."""
     boxes = [console() for _ in range(3)]
     assert boxes[0].run("pay('A')")["status"] == "waiting_for_approval"
     (approval,) = boxes[0].asked()
@@ -217,7 +217,7 @@ def test_racing_approvers_in_several_processes_make_one_call(
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_two_waits_in_a_gather_are_decided_in_different_processes(
+def test_two_waits_in_a_gather_can_be_decided_in_different_processes(
     console: Callable[[], Console], ledger: Path, order: tuple[int, int]
 ) -> None:
     """Ours: each process resumes the run as far as the decisions permit."""
@@ -235,7 +235,7 @@ def test_two_waits_in_a_gather_are_decided_in_different_processes(
     assert sorted(_lines(ledger)) == ["fee 1", "fee 2", "pay A", "pay B"]
 
 
-def test_a_call_that_was_under_way_when_the_process_died_is_not_made_again(
+def test_a_call_that_was_running_when_the_process_died_is_not_repeated(
     console: Callable[[], Console], ledger: Path, gate: Path
 ) -> None:
     """Ours: SPEC §7 (3), a second decision settles the call as INTERRUPTED, which guest code may catch."""
@@ -257,7 +257,7 @@ def test_a_call_that_was_under_way_when_the_process_died_is_not_made_again(
     assert second("approve", approval)["raised"] == "ApprovalAlreadyDecided"
 
 
-def test_an_interrupted_call_that_the_code_does_not_catch_ends_the_run_as_interrupted(
+def test_an_uncaught_interrupted_call_ends_the_run_as_interrupted(
     console: Callable[[], Console], ledger: Path, gate: Path
 ) -> None:
     """Ours: SPEC §3, INTERRUPTED is a separate status."""
@@ -273,7 +273,7 @@ def test_an_interrupted_call_that_the_code_does_not_catch_ends_the_run_as_interr
     assert _lines(ledger) == ["pay_slowly A"]
 
 
-def test_an_idempotent_call_that_was_under_way_is_made_again(
+def test_an_idempotent_call_that_was_running_is_repeated(
     console: Callable[[], Console], ledger: Path, gate: Path
 ) -> None:
     """Ours: SPEC §7 (4), an idempotent call is repeated after a crash."""
@@ -361,7 +361,7 @@ def test_a_snapshot_can_be_restored_in_another_process_and_under_another_id(
 
 
 def test_a_session_destroyed_by_one_process_is_gone_for_the_other(console: Callable[[], Console]) -> None:
-    """Ours: no process may recreate a session that another has destroyed."""
+    """Ours: no process may recreate a session that another one has destroyed."""
     first, second = console(), console()
     first.run("x = 1")
     assert second.run("x")["result"] == 1
@@ -371,7 +371,7 @@ def test_a_session_destroyed_by_one_process_is_gone_for_the_other(console: Calla
     assert second.run("x")["result"] == 5
 
 
-def test_a_reset_by_one_process_reaches_the_other(console: Callable[[], Console]) -> None:
+def test_a_reset_by_one_process_takes_effect_in_the_other(console: Callable[[], Console]) -> None:
     """Ours: the store decides, not the memory of a process."""
     first, second = console(), console()
     first.run("x = 1")

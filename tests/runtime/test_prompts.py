@@ -1,4 +1,4 @@
-"""The prompts of a turn, read back from the store: byte for byte what the model received."""
+"""The prompts of a turn, read back from the store: the exact bytes that the model received."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded,
 
 
 def as_bytes(one: ModelRequest | ModelPrompt) -> bytes:
-    """Return everything that a model reads of a request."""
+    """Return everything in a request that a model reads, as bytes."""
     return msgspec.json.encode(
         {
             "instructions": one.instructions,
@@ -33,7 +33,7 @@ def as_bytes(one: ModelRequest | ModelPrompt) -> bytes:
 
 
 class RecordingModel:
-    """A model that keeps the bytes of each request, and gives its replies in order or raises them."""
+    """A model that records the bytes of each request, and returns or raises its replies in order."""
 
     model_id = "test:recording"
 
@@ -123,8 +123,8 @@ REPLIES: dict[str, list[ReplyEnded | Exception]] = {
 
 
 @pytest.mark.parametrize("kind", AGENTS)
-def test_the_prompts_of_a_turn_are_what_the_model_received_byte_for_byte(kind: str, tmp_path: Path) -> None:
-    """Ours: the stored prompt is exact, whatever the agent, and after a restart."""
+def test_stored_prompts_are_byte_for_byte_what_the_model_received(kind: str, tmp_path: Path) -> None:
+    """Ours: this holds for any agent, and after a restart."""
     model = RecordingModel(*REPLIES[kind])
     agent = Agent(model, name="clerk", **AGENTS[kind])
 
@@ -138,7 +138,7 @@ def test_the_prompts_of_a_turn_are_what_the_model_received_byte_for_byte(kind: s
             ]
 
     async def read(turns: list[str]) -> list[ModelPrompt]:
-        async with Runtime(tmp_path / "s.db") as runtime:  # of a process that does not know the agent
+        async with Runtime(tmp_path / "s.db") as runtime:  # in a process that does not know the agent
             session = runtime.session_handle("s")
             return [one for turn_id in turns for one in await session.prompts(turn_id)]
 
@@ -148,8 +148,8 @@ def test_the_prompts_of_a_turn_are_what_the_model_received_byte_for_byte(kind: s
         assert "\n\n".join(part.content for part in one.parts) == one.instructions
 
 
-def test_each_part_of_a_prompt_names_who_says_it(tmp_path: Path) -> None:
-    """Ours: a reader can see which contributor wrote each part."""
+def test_each_part_of_a_prompt_names_its_contributor(tmp_path: Path) -> None:
+    """Ours: a reader can see where each part comes from."""
     model = RecordingModel(says("one"), says("two"))
     agent = Agent(model, name="clerk", instructions="Be brief.", tools=[order], plugins=[Counting()])
 
@@ -170,8 +170,8 @@ def test_each_part_of_a_prompt_names_who_says_it(tmp_path: Path) -> None:
     assert "turn" not in [part.by for part in first.parts]
 
 
-def test_calls_that_share_their_prompt_share_one_record(tmp_path: Path) -> None:
-    """Ours: a prompt and its tools are stored once, however many calls and sessions have them."""
+def test_calls_with_the_same_prompt_share_one_record(tmp_path: Path) -> None:
+    """Ours: a prompt and its tools are stored once, however many calls and sessions use them."""
     model = RecordingModel(*(says("x") for _ in range(20)))
     agent = Agent(model, name="clerk", instructions="Be brief. " * 500, tools=[order])
 
@@ -186,7 +186,7 @@ def test_calls_that_share_their_prompt_share_one_record(tmp_path: Path) -> None:
     assert asyncio.run(work()) == 1
 
 
-def test_without_kept_journals_there_are_no_prompts_and_no_records(tmp_path: Path) -> None:
+def test_without_kept_journals_no_prompts_are_stored(tmp_path: Path) -> None:
     """Ours: without journals, no records of prompts are written."""
     agent = Agent(RecordingModel(says("x")), name="clerk", instructions="Be brief.")
 

@@ -1,4 +1,4 @@
-"""The context that a tool has of its call."""
+"""The context that a tool gets for its call."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def watcher(seen: Seen, **options: Any) -> Any:
     return note
 
 
-def test_a_tool_gets_what_the_agent_was_run_with() -> None:
+def test_a_tool_gets_the_deps_of_the_run() -> None:
     """Seed: `@tool` on a typed function whose first parameter may be `RunContext[Deps]`."""
     seen: Seen = []
     agent = agent_of(asks(("note", {"cents": 5})), "end", tools=[watcher(seen)], deps_type=Bank)
@@ -60,7 +60,7 @@ def test_a_tool_gets_what_the_agent_was_run_with() -> None:
     assert ctx.idempotency_key == f"{result.turn_id}.1"
 
 
-def test_async_tools_get_it_too() -> None:
+def test_async_tools_get_the_deps_too() -> None:
     """Seed: sync functions run in a thread, async ones on the loop."""
 
     @tool(side_effect="read")
@@ -82,8 +82,8 @@ def test_the_model_does_not_see_the_context() -> None:
     assert seen == []
 
 
-def test_a_context_anywhere_else_is_refused() -> None:
-    """Ours: the error is raised when the tool is made."""
+def test_a_context_that_is_not_the_first_parameter_is_refused() -> None:
+    """Ours: the error is raised when the tool is created."""
     with pytest.raises(InvalidArgument, match="only the first"):
 
         @tool
@@ -91,8 +91,8 @@ def test_a_context_anywhere_else_is_refused() -> None:
             """Too late."""
 
 
-def test_every_call_has_a_key_of_its_own(memory: Place) -> None:
-    """Seed: a repeated execution of an idempotent call has the same `idempotency_key`, no other call has."""
+def test_every_call_has_its_own_idempotency_key(memory: Place) -> None:
+    """Seed: a repeated execution of an idempotent call has the same `idempotency_key`; other calls do not."""
     seen: Seen = []
 
     async def main() -> None:
@@ -107,7 +107,7 @@ def test_every_call_has_a_key_of_its_own(memory: Place) -> None:
 
 
 @pytest.mark.slow
-def test_the_key_of_a_call_is_the_same_after_a_restart(place: Place) -> None:
+def test_the_idempotency_key_of_a_call_survives_a_restart(place: Place) -> None:
     """Seed: the key can be passed to the system that the tool calls."""
     keys: list[str] = []
 
@@ -136,7 +136,7 @@ def test_the_key_of_a_call_is_the_same_after_a_restart(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_an_effect_that_is_not_idempotent_is_not_run_again(place: Place) -> None:
+def test_a_call_that_is_not_idempotent_is_not_run_again(place: Place) -> None:
     """Seed: a call without an outcome after a crash settles as INTERRUPTED, which the model reads."""
     ran: list[str] = []
 
@@ -161,7 +161,7 @@ def test_an_effect_that_is_not_idempotent_is_not_run_again(place: Place) -> None
 
 
 @pytest.mark.slow
-def test_a_registered_contract_that_says_nothing_of_repeating_is_not_run_again(place: Place) -> None:
+def test_a_registered_contract_that_does_not_declare_idempotence_is_not_run_again(place: Place) -> None:
     """Bug: a contract made with `Capability` was idempotent whatever its side effect, and paid twice."""
     ran: list[str] = []
 
@@ -193,7 +193,7 @@ def test_a_registered_contract_that_says_nothing_of_repeating_is_not_run_again(p
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("approve", "outcome", "runs"), [(True, "charged", 2), (False, "INTERRUPTED", 1)])
-def test_a_tool_may_have_a_person_asked_whether_to_run_again(
+def test_a_tool_may_let_a_person_decide_whether_to_run_again(
     place: Place, approve: bool, outcome: str, runs: int
 ) -> None:
     """Seed: `on_interrupted="ask"` asks a person whether to run it again."""
@@ -228,7 +228,7 @@ def test_a_tool_may_have_a_person_asked_whether_to_run_again(
     asyncio.run(main())
 
 
-def test_a_tool_may_say_that_running_again_is_safe(place: Place) -> None:
+def test_a_tool_may_declare_that_running_again_is_safe(place: Place) -> None:
     """Seed: with `"retry"` the tool's author declares that it is safe."""
     ran: list[str] = []
 
@@ -254,8 +254,8 @@ def test_a_tool_may_say_that_running_again_is_safe(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_waiting_turn_keeps_what_it_was_run_with(memory: Place) -> None:
-    """Bug: after an approval the tool was called with the session's dependencies, or with none."""
+def test_a_waiting_turn_keeps_its_deps(memory: Place) -> None:
+    """Bug: after an approval the tool was called with the session's deps, or with none."""
     seen: Seen = []
 
     async def main() -> None:
@@ -271,8 +271,8 @@ def test_a_waiting_turn_keeps_what_it_was_run_with(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_after_a_restart_a_turn_gets_what_the_session_was_opened_with(place: Place) -> None:
-    """Ours: dependencies are kept in memory only, and are lost with their process."""
+def test_after_a_restart_a_turn_gets_the_sessions_deps(place: Place) -> None:
+    """Ours: deps are kept in memory only, and are lost with their process."""
 
     async def main() -> None:
         agent = agent_of(asks(("note", {})), "end", tools=[watcher([], approval="manual")])
@@ -286,13 +286,13 @@ def test_after_a_restart_a_turn_gets_what_the_session_was_opened_with(place: Pla
     asyncio.run(main())
 
 
-def test_outside_of_a_turn_there_is_no_token() -> None:
+def test_a_context_outside_of_a_turn_has_no_completion_token() -> None:
     """Ours: only a turn of an agent can wait."""
     with pytest.raises(InvalidArgument, match="turn"):
         RunContext(None).completion_token()
 
 
-def test_a_tool_may_declare_a_value_or_a_later_one(memory: Place) -> None:
+def test_a_tool_may_declare_an_immediate_or_a_later_value(memory: Place) -> None:
     """Ours: the contract has the type of the value, and a later value is checked against it."""
 
     def now_or_later(late: bool) -> int | CompleteAfter:
@@ -331,8 +331,8 @@ def sketch(ctx: RunContext[Any], title: str) -> str:
 
 @pytest.mark.parametrize("name", ["chart", "sketch"])
 @pytest.mark.parametrize("protocol", ["standard", "code"])
-def test_a_tool_keeps_attachments_with_its_result(place: Place, protocol: str, name: str) -> None:
-    """Bug: the seed's tools have the attachment store in their context, ours had none."""
+def test_a_tool_can_attach_files_to_its_result(place: Place, protocol: str, name: str) -> None:
+    """Bug: the seed's tools have the attachment store in their context; ours had none."""
 
     async def main() -> None:
         script = (asks((name, {"title": "Q3"})), "Done.")
@@ -353,7 +353,7 @@ def test_a_tool_keeps_attachments_with_its_result(place: Place, protocol: str, n
     asyncio.run(main())
 
 
-def test_a_tool_reads_what_the_user_has_attached(memory: Place) -> None:
+def test_a_tool_can_read_the_users_attachments(memory: Place) -> None:
     """Ours: the digest of an attachment is in the message; a tool reads its bytes on request."""
     read: list[bytes | None] = []
 
@@ -373,8 +373,8 @@ def test_a_tool_reads_what_the_user_has_attached(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_tool_tells_of_what_happened_once(place: Place) -> None:
-    """Bug: the seed's tools have a trigger router in their context, ours had none."""
+def test_a_tool_can_report_an_occurrence_once(place: Place) -> None:
+    """Bug: the seed's tools have a trigger router in their context; ours had none."""
     woken: list[int] = []
 
     @tool(side_effect="write")
@@ -402,7 +402,7 @@ def test_a_tool_tells_of_what_happened_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_outside_of_turns_there_are_neither_attachments_nor_triggers() -> None:
+def test_a_context_outside_of_turns_has_neither_attachments_nor_triggers() -> None:
     """Ours: an unavailable service raises an error that says so."""
 
     async def main() -> None:

@@ -1,8 +1,8 @@
-"""A run of the sandbox is killed at every point, and obeys the rules that turns of agents obey.
+"""Kills of a sandbox run at every crash point; it obeys the same rules as turns of agents.
 
-The code makes a call that is idempotent, one that is not, two at once, and one that a person must approve.
-What the calls did stands in a ledger outside. Each process dies one point later than the one before, until
-one lives; whatever was left is then recovered, approved and run to its end by another process.
+The code makes a call that is idempotent, one that is not, two concurrently, and one that a person must
+approve. An external ledger records the effects of the calls. Each process dies one point later than the one
+before, until one survives; another process then recovers, approves and finishes the run.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def test_a_run_obeys_the_ledger_rules_wherever_it_is_killed(
 
 
 @pytest.mark.slow
-def test_a_recovery_obeys_them_wherever_it_is_killed(tmp_path: Path, sampled: Callable[[int], slice]) -> None:
+def test_a_recovery_obeys_the_ledger_rules_wherever_it_is_killed(
+    tmp_path: Path, sampled: Callable[[int], slice]
+) -> None:
     """Ours: the process that recovers and decides may also die at every point."""
     for number in range(1, 1_000)[sampled(13)]:
         home = tmp_path / str(number)

@@ -1,4 +1,4 @@
-"""One failed write does not turn a result that this process knows into an interruption."""
+"""Retried saves: one failed write does not turn a known result into an interruption."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Faulty:
 
 
 class Till:
-    """A payment that is counted, and breaks the store when it is made."""
+    """A payment tool that counts its calls, and breaks the store when it is called."""
 
     def __init__(self, store: Faulty) -> None:
         self.paid = 0
@@ -79,7 +79,7 @@ async def _run(
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("method", ["save", "commit"])
-def test_a_result_is_kept_and_saved_when_the_store_can_be_written_again(
+def test_a_result_is_kept_and_saved_once_the_store_is_writable_again(
     tmp_path: Path, fault: type[apsw.Error], method: str
 ) -> None:
     """Bug: after one failed save of a payment's result, the model read that the call was interrupted."""
@@ -100,7 +100,7 @@ def test_a_result_is_kept_and_saved_when_the_store_can_be_written_again(
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]
 
 
-def test_the_save_is_given_up_when_the_lease_is_over(tmp_path: Path) -> None:
+def test_a_save_is_abandoned_when_the_lease_expires(tmp_path: Path) -> None:
     """Ours: then another process may own the turn, and reports an unknown outcome."""
     clock = FakeClock()
 
@@ -117,7 +117,7 @@ def test_the_save_is_given_up_when_the_lease_is_over(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_setting_the_clock_does_not_end_the_lease_of_a_save_that_is_repeated(tmp_path: Path) -> None:
+def test_setting_the_clock_does_not_end_the_lease_of_a_repeated_save(tmp_path: Path) -> None:
     """Ours: a lease is measured with a clock that cannot be set."""
     clock = FakeClock()
 
@@ -132,7 +132,7 @@ def test_setting_the_clock_does_not_end_the_lease_of_a_save_that_is_repeated(tmp
     asyncio.run(scenario())
 
 
-def test_a_lease_that_is_lost_ends_the_attempts(tmp_path: Path) -> None:
+def test_a_lost_lease_ends_the_attempts(tmp_path: Path) -> None:
     """Ours: a process that lost the lease writes nothing and stops."""
 
     async def scenario() -> None:
@@ -155,7 +155,7 @@ def test_a_lease_that_is_lost_ends_the_attempts(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_turn_that_is_cancelled_meanwhile_still_has_its_result(tmp_path: Path) -> None:
+def test_a_turn_cancelled_meanwhile_still_has_its_result(tmp_path: Path) -> None:
     """Ours: the cancellation ends the turn, and the payment is in its history."""
 
     async def scenario() -> None:

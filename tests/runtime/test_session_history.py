@@ -41,8 +41,8 @@ async def talked(runtime: Any, name: str = "s", turns: int = 3) -> Any:
 # Fork
 
 
-def test_a_fork_shares_the_past_and_nothing_else(place: Place) -> None:
-    """Seed: fork makes a new session over shared history."""
+def test_a_fork_shares_only_the_past(place: Place) -> None:
+    """Seed: fork creates a new session over shared history."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -60,7 +60,7 @@ def test_a_fork_shares_the_past_and_nothing_else(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_fork_writes_the_same_however_long_the_past_is(place: Place) -> None:
+def test_a_fork_shares_the_nodes_of_a_long_history(place: Place) -> None:
     """Seed: forking costs O(1)."""
 
     async def main() -> None:
@@ -76,7 +76,7 @@ def test_a_fork_writes_the_same_however_long_the_past_is(place: Place) -> None:
 
 
 def test_a_fork_may_begin_at_any_node(place: Place) -> None:
-    """Ours: nodes after the one named are not in the fork."""
+    """Ours: nodes after the named one are not in the fork."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -116,7 +116,7 @@ def test_a_fork_continues_in_another_runtime(place: Place) -> None:
 # Rewind
 
 
-def test_a_session_goes_back_by_turns_and_forward_again(place: Place) -> None:
+def test_a_session_can_be_rewound_by_turns_and_moved_forward_again(place: Place) -> None:
     """Seed: rewind moves the leaf; branching never rewrites."""
 
     async def main() -> None:
@@ -135,7 +135,7 @@ def test_a_session_goes_back_by_turns_and_forward_again(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_the_model_sees_the_branch_it_is_on(place: Place) -> None:
+def test_the_model_sees_the_current_branch(place: Place) -> None:
     """Ours: the session cache follows the leaf."""
 
     async def main() -> None:
@@ -160,7 +160,7 @@ def test_the_model_sees_the_branch_it_is_on(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_the_host_appended_is_no_turn_to_go_back_by(place: Place) -> None:
+def test_nodes_appended_by_the_host_do_not_count_as_turns_in_a_rewind(place: Place) -> None:
     """Bug: a node appended by the host counted as a turn."""
 
     async def main() -> None:
@@ -174,7 +174,7 @@ def test_what_the_host_appended_is_no_turn_to_go_back_by(place: Place) -> None:
 
 
 @pytest.mark.parametrize("turns", [0, -1, 3, 99])
-def test_a_session_cannot_go_back_to_before_it_began(place: Place, turns: int) -> None:
+def test_a_session_cannot_be_rewound_past_its_beginning(place: Place, turns: int) -> None:
     """Ours: a clear error is raised, and the leaf does not move."""
 
     async def main() -> None:
@@ -187,7 +187,7 @@ def test_a_session_cannot_go_back_to_before_it_began(place: Place, turns: int) -
     asyncio.run(main())
 
 
-def test_a_session_goes_back_only_to_its_own_nodes(place: Place) -> None:
+def test_a_session_can_be_rewound_only_to_its_own_nodes(place: Place) -> None:
     """Ours: a node of another session is not found."""
 
     async def main() -> None:
@@ -220,7 +220,7 @@ def test_calls_left_without_a_result_by_a_rewind_get_one(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_session_is_not_rewound_under_a_turn(place: Place) -> None:
+def test_a_session_cannot_be_rewound_during_a_turn(place: Place) -> None:
     """Ours: a session has one writer at a time."""
 
     @tool(approval="manual")
@@ -241,7 +241,7 @@ def test_a_session_is_not_rewound_under_a_turn(place: Place) -> None:
 # Frames
 
 
-def test_the_model_sees_the_current_frame_and_everything_older_stays_readable(place: Place) -> None:
+def test_the_model_sees_the_current_frame_and_older_frames_stay_readable(place: Place) -> None:
     """Seed: frames are context boundaries inside a session."""
 
     async def main() -> None:
@@ -264,7 +264,7 @@ def test_the_model_sees_the_current_frame_and_everything_older_stays_readable(pl
     asyncio.run(main())
 
 
-def test_rewinding_over_a_frame_brings_the_old_one_back(place: Place) -> None:
+def test_rewinding_past_a_frame_switch_restores_the_old_frame(place: Place) -> None:
     """Ours: a rewind also restores the frame."""
 
     async def main() -> None:
@@ -309,7 +309,7 @@ def test_a_tool_may_end_the_turn_by_opening_a_frame_whose_task_runs_next(place: 
 
 @pytest.mark.parametrize("answer", [ContinueAs(5), ContinueAs("x", seed=("text",)), ContinueAs("\ud800")])  # type: ignore[arg-type]
 def test_a_frame_that_could_not_be_read_back_is_refused(place: Place, answer: Any) -> None:
-    """Bug: such a frame was stored, and the session could not be opened again."""
+    """Bug: such a frame was stored, and the session could not be reopened."""
 
     def move_on() -> Any:
         return answer
@@ -328,7 +328,7 @@ def test_a_frame_that_could_not_be_read_back_is_refused(place: Place, answer: An
 # Append
 
 
-def test_nodes_can_be_added_where_the_session_stands(place: Place) -> None:
+def test_nodes_can_be_appended_at_the_leaf(place: Place) -> None:
     """Seed: `append_session_nodes(nodes, requires_ancestor_node_id)` adds nodes at the leaf."""
 
     async def main() -> None:
@@ -347,7 +347,7 @@ def test_nodes_can_be_added_where_the_session_stands(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_node_that_is_off_the_active_path_writes_nothing(place: Place) -> None:
+def test_appending_after_a_node_off_the_active_path_writes_nothing(place: Place) -> None:
     """Seed: the call raises `StaleBranch{current_leaf_node_id}` and writes nothing."""
 
     async def main() -> None:
@@ -366,8 +366,8 @@ def test_a_node_that_is_off_the_active_path_writes_nothing(place: Place) -> None
 
 
 @pytest.mark.parametrize("payload", ["text", 5, None, UserMessage(content=5), UserMessage(content="\ud800")])  # type: ignore[arg-type]
-def test_what_is_not_a_node_is_refused(place: Place, payload: Any) -> None:
-    """Bug: such a node was stored, and the session could not be opened again."""
+def test_an_invalid_node_is_refused(place: Place, payload: Any) -> None:
+    """Bug: such a node was stored, and the session could not be reopened."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -379,8 +379,8 @@ def test_what_is_not_a_node_is_refused(place: Place, payload: Any) -> None:
     asyncio.run(main())
 
 
-def test_nothing_is_added_by_adding_nothing(place: Place) -> None:
-    """Ours: appending an empty list makes neither a node nor a revision."""
+def test_appending_an_empty_list_changes_nothing(place: Place) -> None:
+    """Ours: the leaf and the depth stay the same."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -392,7 +392,7 @@ def test_nothing_is_added_by_adding_nothing(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_stopped_turn_leaves_its_end_in_the_history(place: Place) -> None:
+def test_a_stopped_turn_records_its_end_in_the_history(place: Place) -> None:
     """Ours: the history shows a reader why there is no answer."""
 
     async def main() -> None:
@@ -410,7 +410,7 @@ def test_a_stopped_turn_leaves_its_end_in_the_history(place: Place) -> None:
 # Usage
 
 
-def test_the_ledger_has_a_line_for_each_source_and_model(place: Place) -> None:
+def test_the_ledger_has_an_entry_for_each_source_and_model(place: Place) -> None:
     """Seed: the usage ledger is by source and model."""
 
     async def main() -> None:
@@ -469,7 +469,7 @@ def test_an_attachment_is_stored_once_by_its_content(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_file_is_read_with_its_type(tmp_path: Path) -> None:
+def test_a_file_is_attached_with_its_media_type(tmp_path: Path) -> None:
     """Ours: the media type of an attachment comes from its path."""
     file = tmp_path / "a.png"
     file.write_bytes(b"x")
@@ -494,7 +494,7 @@ def test_data_that_is_not_bytes_is_refused(memory: Place) -> None:
 # Sessions
 
 
-def test_a_session_stays_with_its_provider_and_a_fork_may_change_it(place: Place) -> None:
+def test_a_session_stays_with_its_provider_but_a_fork_may_change_it(place: Place) -> None:
     """Seed: ProviderMismatch is raised if the stored provider is not that of the agent."""
 
     async def main() -> None:
@@ -526,8 +526,8 @@ def test_another_model_of_the_same_provider_may_take_over(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_sessions_are_listed_the_latest_used_first(place: Place) -> None:
-    """Ours: users usually look for the latest session."""
+def test_sessions_are_listed_with_the_last_used_first(place: Place) -> None:
+    """Ours: users usually look for the most recent session."""
 
     async def main() -> None:
         async with place.runtime(host={"program": "test"}) as runtime:
@@ -546,7 +546,7 @@ def test_sessions_are_listed_the_latest_used_first(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_is_pruned_is_gone_and_the_rest_stays_usable(place: Place) -> None:
+def test_pruned_data_is_deleted_and_the_rest_stays_usable(place: Place) -> None:
     """Seed: `prune` deletes by age, frame or branch, and the file shrinks."""
 
     async def main() -> None:
@@ -567,7 +567,7 @@ def test_what_is_pruned_is_gone_and_the_rest_stays_usable(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_the_history_of_a_turn_is_a_chain(place: Place) -> None:
+def test_the_history_of_a_turn_is_a_chain_of_nodes(place: Place) -> None:
     """Seed: a node has an id, a parent, a frame, a cause, a time and a payload."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Overlays that a host puts over a session: revisions, caches, precedence, and the cost of a change."""
+"""Overlays that a host puts on a session: revisions, caches, precedence, and the cost of a change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from standfast.tools.registry import CatalogTool, StaticTools, ToolCatalogContri
 
 @dataclass
 class Opened:
-    """A session, its context, its model, and the tools of which its catalogs were built."""
+    """A session, its context, its model, and the tools from which its catalogs were built."""
 
     session: Session[Any]
     context: SessionContext
@@ -49,7 +49,7 @@ class Opened:
 
 
 async def opened(runtime: Any, *plugins: object, **options: Any) -> Opened:
-    """A session with the tool `base`."""
+    """Return a session with the tool `base`."""
     model, heard = ObedientModel(), list[ToolCatalogContext]()
     options.setdefault("tools", [named_tool("base")])
     agent: Agent[Any, Any] = Agent(model, plugins=[Builds(heard), *plugins], **options)
@@ -60,7 +60,7 @@ async def opened(runtime: Any, *plugins: object, **options: Any) -> Opened:
 # No-ops and changes
 
 
-def test_an_overlay_that_lies_there_already_changes_nothing(memory: Place) -> None:
+def test_setting_the_same_overlay_again_changes_nothing(memory: Place) -> None:
     """Seed: nothing changes if flag and contributions are equal and the providers are the same objects."""
 
     async def main() -> None:
@@ -82,8 +82,8 @@ def test_an_overlay_that_lies_there_already_changes_nothing(memory: Place) -> No
     asyncio.run(main())
 
 
-def test_no_overlay_over_none_is_not_a_change(memory: Place) -> None:
-    """Seed: setting an empty overlay at the beginning is no change."""
+def test_setting_an_empty_overlay_at_the_beginning_is_not_a_change(memory: Place) -> None:
+    """Seed: the revision stays zero."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -114,7 +114,7 @@ CHANGES: dict[str, tuple[list[ToolProvider], tuple[PromptContribution, ...], boo
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_each_change_of_the_overlay_raises_its_revision_by_one(memory: Place, change: str) -> None:
+def test_each_change_of_the_overlay_increments_its_revision(memory: Place, change: str) -> None:
     """Seed: a changed overlay is composed, and its revision rises by one."""
 
     async def main() -> None:
@@ -132,7 +132,7 @@ def test_each_change_of_the_overlay_raises_its_revision_by_one(memory: Place, ch
 
 
 @pytest.mark.parametrize(("one", "other"), [("", ""), ("a.", "b.")])
-def test_an_overlay_that_does_not_fit_together_changes_nothing(memory: Place, one: str, other: str) -> None:
+def test_an_overlay_with_conflicting_providers_changes_nothing(memory: Place, one: str, other: str) -> None:
     """Seed: the overlay is composed before anything changes; duplicate ids or names are errors."""
 
     async def main() -> None:
@@ -152,7 +152,7 @@ def test_an_overlay_that_does_not_fit_together_changes_nothing(memory: Place, on
     asyncio.run(main())
 
 
-def test_a_provider_that_fails_while_it_is_laid_over_changes_nothing(memory: Place) -> None:
+def test_an_overlay_with_a_failing_provider_changes_nothing(memory: Place) -> None:
     """Ours: a failing source must not affect the session."""
 
     class Broken(Source):
@@ -171,10 +171,10 @@ def test_a_provider_that_fails_while_it_is_laid_over_changes_nothing(memory: Pla
     asyncio.run(main())
 
 
-# What covers what
+# Precedence
 
 
-def test_without_base_tools_only_those_of_the_overlay_are_there(memory: Place) -> None:
+def test_without_base_tools_only_the_overlays_tools_are_available(memory: Place) -> None:
     """Seed: with include_base_tools=false the model can neither see nor call other tools."""
 
     async def main() -> None:
@@ -192,7 +192,7 @@ def test_without_base_tools_only_those_of_the_overlay_are_there(memory: Place) -
     asyncio.run(main())
 
 
-def test_a_tool_of_the_overlay_covers_one_of_the_same_name_as_long_as_it_lies_there(memory: Place) -> None:
+def test_an_overlays_tool_covers_one_of_the_same_name_while_the_overlay_is_set(memory: Place) -> None:
     """Seed: if the name is the same, the overlay wins."""
 
     async def main() -> None:
@@ -217,8 +217,10 @@ class Renamed(Source):
 
 
 @pytest.mark.parametrize("protocol", ["standard", "code"])
-def test_an_overlay_wins_in_a_session_that_has_switched_the_tool_off(memory: Place, protocol: str) -> None:
-    """Bug: a tool of the overlay with the id of one that is off was off as well."""
+def test_an_overlays_tool_wins_even_if_the_session_has_turned_the_tool_off(
+    memory: Place, protocol: str
+) -> None:
+    """Bug: a tool of the overlay with the id of a tool that is off was off as well."""
 
     async def main() -> None:
         model = ObedientModel()
@@ -242,7 +244,7 @@ def registered(name: str) -> RegisteredTool:
     return msgspec.structs.replace(as_registered(named_tool(name)), owner="overlay")
 
 
-def test_a_tool_that_is_covered_by_its_id_is_gone_under_its_old_name(memory: Place) -> None:
+def test_a_tool_covered_by_id_is_not_available_under_its_old_name(memory: Place) -> None:
     """Seed: if the id is the same, the overlay wins."""
 
     async def main() -> None:
@@ -258,8 +260,8 @@ def test_a_tool_that_is_covered_by_its_id_is_gone_under_its_old_name(memory: Pla
     asyncio.run(main())
 
 
-def test_changes_below_the_overlay_are_unseen_until_a_refresh(memory: Place) -> None:
-    """Seed: later changes of the base are unseen until a refresh."""
+def test_changes_below_the_overlay_are_invisible_until_a_refresh(memory: Place) -> None:
+    """Seed: later changes of the base are not seen until a refresh."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -278,7 +280,7 @@ def test_changes_below_the_overlay_are_unseen_until_a_refresh(memory: Place) -> 
     asyncio.run(main())
 
 
-def test_what_the_host_itself_changes_about_tools_is_seen_at_once_through_an_overlay(memory: Place) -> None:
+def test_the_hosts_own_tool_changes_are_visible_at_once_through_an_overlay(memory: Place) -> None:
     """Ours: a host that calls `session.tools` expects its effect."""
 
     async def main() -> None:
@@ -296,7 +298,7 @@ def test_what_the_host_itself_changes_about_tools_is_seen_at_once_through_an_ove
     asyncio.run(main())
 
 
-def test_an_overlay_holds_in_this_process_and_for_forks_only(place: Place) -> None:
+def test_an_overlay_applies_only_in_this_process_and_to_forks(place: Place) -> None:
     """Ours: an overlay is not stored; a fork in the same process inherits it."""
 
     async def main() -> None:
@@ -317,7 +319,7 @@ def test_an_overlay_holds_in_this_process_and_for_forks_only(place: Place) -> No
     asyncio.run(main())
 
 
-def test_an_overlay_outlives_what_the_runtime_lets_go_of(memory: Place) -> None:
+def test_an_overlay_survives_eviction(memory: Place) -> None:
     """Ours: the overlay survives when a session's plugins are rebuilt."""
 
     async def main() -> None:
@@ -345,7 +347,7 @@ def plugin_revision(*plugins: tuple[str, str, int]) -> int:
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
 
 
-def test_a_catalog_is_kept_under_flag_revision_generation_and_plugins(memory: Place) -> None:
+def test_a_catalog_is_cached_by_flag_revision_generation_and_plugin_revision(memory: Place) -> None:
     """Seed: the key has the plugin revision, here computed by hand."""
 
     async def main() -> None:
@@ -391,7 +393,7 @@ def test_a_catalog_is_built_once_until_something_changes(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_plugin_that_remembers_something_new_has_the_catalog_built_again(memory: Place) -> None:
+def test_a_change_of_a_plugins_state_rebuilds_the_catalog(memory: Place) -> None:
     """Seed: the plugin revision is in the key, because contributors may depend on their state."""
 
     class Shy(Plugin):
@@ -431,9 +433,7 @@ def test_the_catalog_cache_is_bounded(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("asked", ["session.tools", "host", "catalog"])
-def test_a_caller_that_changes_the_catalog_it_was_given_changes_nothing_else(
-    memory: Place, asked: str
-) -> None:
+def test_changing_a_returned_catalog_changes_nothing_else(memory: Place, asked: str) -> None:
     """Bug: `tools.catalog()` returned the cache itself."""
 
     async def main() -> None:
@@ -529,7 +529,7 @@ def test_the_prompt_is_rendered_once_across_turns(memory: Place, monkeypatch: py
     asyncio.run(main())
 
 
-def test_a_prompt_that_plugins_add_to_is_rendered_once_while_they_say_the_same(
+def test_a_prompt_with_plugin_contributions_is_rendered_once_while_they_stay_the_same(
     memory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: contributors run each time; the prompt is rendered only if their text changes."""
@@ -562,7 +562,7 @@ def test_a_prompt_that_plugins_add_to_is_rendered_once_while_they_say_the_same(
 
 
 def test_the_prompt_cache_is_bounded(memory: Place) -> None:
-    """Ours: texts of single turns must not make the cache grow for ever."""
+    """Ours: texts of single turns must not make the cache grow forever."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -574,7 +574,7 @@ def test_the_prompt_cache_is_bounded(memory: Place) -> None:
     asyncio.run(main())
 
 
-# The overlay over the catalog
+# The overlay on the catalog
 
 
 class Raises(Plugin):
@@ -585,7 +585,7 @@ class Raises(Plugin):
         return ToolCatalogContribution({"base": ToolAvailability.CALLABLE}, frozenset({"secret"}))
 
 
-def test_the_session_has_its_say_about_the_catalog_after_plugins_and_before_its_authority(
+def test_the_session_overlay_changes_the_catalog_after_plugins_and_before_the_authority(
     memory: Place,
 ) -> None:
     """Bug: SPEC §4, plugins, session overlay, authority last; nothing could set that overlay."""

@@ -1,4 +1,4 @@
-"""The system prompt of a session: four layers over six slots; the layer of a turn survives its process."""
+"""The system prompt of a session: four layers over six slots; a turn's layer survives its process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def prompt_of(
     return model.prompts[0]
 
 
-def test_four_layers_say_something_in_six_slots(memory: Place) -> None:
+def test_four_layers_contribute_to_six_slots(memory: Place) -> None:
     """Seed: slots come in their order; within one, the layers from the runtime up to the turn."""
     prompt = asyncio.run(
         prompt_of(
@@ -71,7 +71,7 @@ def test_four_layers_say_something_in_six_slots(memory: Place) -> None:
     ]
 
 
-def test_a_priority_goes_before_a_layer(memory: Place) -> None:
+def test_a_priority_takes_precedence_over_a_layer(memory: Place) -> None:
     """Seed: sorted by slot, then by ascending priority; the sort is stable."""
     prompt = asyncio.run(
         prompt_of(
@@ -84,8 +84,8 @@ def test_a_priority_goes_before_a_layer(memory: Place) -> None:
     assert prompt.split("\n\n") == ["a-5", "r0", "a0", "t0", "r1", "t1"]
 
 
-def test_what_is_said_twice_is_read_once(memory: Place) -> None:
-    """Seed: duplicates by (slot, priority, stripped text) are dropped; the first wins."""
+def test_duplicate_contributions_appear_once(memory: Place) -> None:
+    """Seed: duplicates by (slot, priority, stripped text) are dropped; the first one wins."""
     prompt = asyncio.run(
         prompt_of(
             memory,
@@ -98,7 +98,7 @@ def test_what_is_said_twice_is_read_once(memory: Place) -> None:
     assert prompt.split("\n\n") == ["be brief", "be brief", "be kind", "be brief"]
 
 
-def test_the_instructions_of_an_agent_introduce_it(memory: Place) -> None:
+def test_the_agents_instructions_fill_the_first_slot(memory: Place) -> None:
     """Ours: `instructions` is the agent's text in the first slot."""
     prompt = asyncio.run(
         prompt_of(
@@ -112,7 +112,7 @@ def test_the_instructions_of_an_agent_introduce_it(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("slot", PromptSlot)
-def test_a_layer_replaces_what_those_below_it_say_in_a_slot(memory: Place, slot: PromptSlot) -> None:
+def test_a_layer_can_replace_slots_of_the_layers_below_it(memory: Place, slot: PromptSlot) -> None:
     """Seed: a layer may replace whole slots of the layers below it, and of no others."""
     prompt = asyncio.run(
         prompt_of(
@@ -127,7 +127,7 @@ def test_a_layer_replaces_what_those_below_it_say_in_a_slot(memory: Place, slot:
     assert len(said) == 3 * len(PromptSlot) - 1
 
 
-def test_a_turn_may_replace_everything_and_only_for_itself(memory: Place) -> None:
+def test_a_turn_may_replace_everything_but_only_for_itself(memory: Place) -> None:
     """Ours: the next turn has the original prompt."""
 
     async def main() -> None:
@@ -144,7 +144,7 @@ def test_a_turn_may_replace_everything_and_only_for_itself(memory: Place) -> Non
     asyncio.run(main())
 
 
-def test_plugins_speak_after_all_layers_and_cannot_be_replaced(memory: Place) -> None:
+def test_plugins_contribute_after_all_layers_and_cannot_be_replaced(memory: Place) -> None:
     """Ours: a turn's own text must not silence a guard that warns the model."""
 
     class Warns(Plugin):
@@ -181,7 +181,7 @@ class Numbered(Plugin):
 
 
 @pytest.mark.parametrize("plugins", [(), (Numbered(),)])
-def test_a_turn_that_waited_asks_with_the_prompt_that_it_began_with(place: Place, plugins: Any) -> None:
+def test_a_turn_that_waited_keeps_the_prompt_it_began_with(place: Place, plugins: Any) -> None:
     """Ours: `system=` is part of the turn's stored input."""
 
     async def main() -> None:
@@ -210,9 +210,7 @@ def test_a_turn_that_waited_asks_with_the_prompt_that_it_began_with(place: Place
 
 
 @pytest.mark.parametrize("plugins", [(), (Numbered(),)])
-def test_a_turn_whose_process_stopped_while_it_asked_asks_again_with_the_same_prompt(
-    place: Place, plugins: Any
-) -> None:
+def test_a_model_call_repeated_after_a_crash_has_the_same_prompt(place: Place, plugins: Any) -> None:
     """Ours: the repeated request is the same, under the same idempotency key."""
 
     async def main() -> None:

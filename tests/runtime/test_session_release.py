@@ -1,4 +1,4 @@
-"""What a runtime keeps of earlier sessions: nothing that grows with their number."""
+"""Memory of earlier sessions: a runtime keeps nothing that grows with their number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _kept() -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durable", [False, True])
-def test_sessions_that_are_not_used_any_more_are_let_go(tmp_path: Path, durable: bool) -> None:
+def test_sessions_that_are_no_longer_used_are_released(tmp_path: Path, durable: bool) -> None:
     """Bug: every session that was ever opened cost about 2 kB until the runtime was closed."""
 
     async def scenario() -> None:
@@ -46,7 +46,7 @@ def test_sessions_that_are_not_used_any_more_are_let_go(tmp_path: Path, durable:
     asyncio.run(scenario())
 
 
-def test_a_session_that_the_program_still_has_is_the_same_one(tmp_path: Path) -> None:
+def test_a_session_that_the_program_still_holds_stays_the_same_object(tmp_path: Path) -> None:
     """Ours: two objects of one session would not see each other's events."""
 
     async def scenario() -> None:
@@ -63,7 +63,7 @@ def test_a_session_that_the_program_still_has_is_the_same_one(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_a_session_that_was_let_go_still_has_its_agent_and_new_event_numbers(tmp_path: Path) -> None:
+def test_a_released_session_keeps_its_agent_and_gets_new_event_numbers(tmp_path: Path) -> None:
     """Ours: its queued input runs automatically, and event numbers stay unique."""
 
     async def scenario() -> None:
@@ -104,7 +104,7 @@ def test_a_session_that_was_never_opened_here_is_left_alone(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_agents_of_one_name_are_not_mixed_up(tmp_path: Path) -> None:
+def test_agents_with_the_same_name_are_not_mixed_up(tmp_path: Path) -> None:
     """Ours: a session keeps the agent object that it was opened with."""
 
     async def scenario() -> None:

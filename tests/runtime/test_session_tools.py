@@ -67,7 +67,7 @@ def test_a_tool_that_is_off_is_not_offered_and_cannot_be_called(memory: Place) -
     asyncio.run(main())
 
 
-def test_a_searchable_tool_is_known_and_neither_offered_nor_called(memory: Place) -> None:
+def test_a_searchable_tool_is_known_but_neither_offered_nor_callable(memory: Place) -> None:
     """Seed: the levels are off < searchable < callable < showcased."""
 
     async def main() -> None:
@@ -84,7 +84,7 @@ def test_a_searchable_tool_is_known_and_neither_offered_nor_called(memory: Place
     asyncio.run(main())
 
 
-def test_a_callable_tool_is_not_offered_and_may_be_called(memory: Place) -> None:
+def test_a_callable_tool_is_not_offered_but_may_be_called(memory: Place) -> None:
     """Seed: callable is below showcased."""
 
     async def main() -> None:
@@ -97,7 +97,7 @@ def test_a_callable_tool_is_not_offered_and_may_be_called(memory: Place) -> None
     asyncio.run(main())
 
 
-def test_none_clears_what_was_decided(memory: Place) -> None:
+def test_none_clears_an_availability_override(memory: Place) -> None:
     """Seed: None clears an override."""
 
     async def main() -> None:
@@ -114,7 +114,7 @@ def test_none_clears_what_was_decided(memory: Place) -> None:
 
 
 def test_one_unknown_name_fails_the_whole_call(place: Place) -> None:
-    """Seed: one unknown name fails the whole call and changes nothing."""
+    """Seed: nothing is changed."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -131,7 +131,7 @@ def test_one_unknown_name_fails_the_whole_call(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_word_that_is_not_an_availability_is_refused(memory: Place) -> None:
+def test_an_invalid_availability_is_refused(memory: Place) -> None:
     """Ours: an invalid availability must not enable the tool."""
 
     async def main() -> None:
@@ -144,8 +144,8 @@ def test_a_word_that_is_not_an_availability_is_refused(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_tool_that_is_taken_out_of_the_catalog_is_kept_and_can_be_put_back(memory: Place) -> None:
-    """Seed: a tool that is no member keeps its override."""
+def test_a_tool_removed_from_the_catalog_is_remembered_and_can_be_put_back(memory: Place) -> None:
+    """Seed: a tool that is not a member keeps its override."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -160,7 +160,7 @@ def test_a_tool_that_is_taken_out_of_the_catalog_is_kept_and_can_be_put_back(mem
     asyncio.run(main())
 
 
-def test_a_stale_state_is_refused(memory: Place) -> None:
+def test_a_stale_tool_state_is_refused(memory: Place) -> None:
     """Seed: a state of another generation raises GenerationMismatch{expected, actual}."""
 
     async def main() -> None:
@@ -180,7 +180,7 @@ def test_a_stale_state_is_refused(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_state_with_an_unknown_tool_is_refused(memory: Place) -> None:
+def test_a_tool_state_with_an_unknown_tool_is_refused(memory: Place) -> None:
     """Seed: applying a state is all or nothing."""
 
     async def main() -> None:
@@ -195,10 +195,10 @@ def test_a_state_with_an_unknown_tool_is_refused(memory: Place) -> None:
     asyncio.run(main())
 
 
-# Where it is kept
+# Storage
 
 
-def test_what_is_decided_about_tools_is_durable_when_the_call_returns(place: Place) -> None:
+def test_tool_settings_are_durable_when_the_call_returns(place: Place) -> None:
     """Ours: settings can be changed before the first turn."""
 
     async def main() -> None:
@@ -218,7 +218,7 @@ def test_what_is_decided_about_tools_is_durable_when_the_call_returns(place: Pla
     asyncio.run(main())
 
 
-def test_what_is_decided_about_tools_follows_forks_and_rewinds(place: Place) -> None:
+def test_tool_settings_follow_forks_and_rewinds(place: Place) -> None:
     """Ours: tool settings belong to their node of the history."""
 
     async def main() -> None:
@@ -232,7 +232,7 @@ def test_what_is_decided_about_tools_follows_forks_and_rewinds(place: Place) -> 
             early = await session.fork("early", at=first)
             await session.tools.set_availability("two", "off")
             assert (await offered(session), await offered(fork)) == ([], ["two"])
-            assert await offered(early) == ["two"]  # it was decided at the node itself
+            assert await offered(early) == ["two"]  # it was set at the node itself
             await session.turn("third")
             await session.rewind()
         async with place.runtime() as runtime:
@@ -242,13 +242,13 @@ def test_what_is_decided_about_tools_follows_forks_and_rewinds(place: Place) -> 
     asyncio.run(main())
 
 
-def test_what_is_decided_while_a_turn_runs_is_written_with_that_turn(place: Place) -> None:
+def test_tool_settings_changed_during_a_turn_are_written_with_that_turn(place: Place) -> None:
     """Ours: a tool may change tools in its turn; it applies to the next call and after a restart."""
     sessions: list[Session[Any]] = []
 
     @tool(loop="runtime")
     async def switch() -> str:
-        """Switches another tool off."""
+        """Turn another tool off."""
         await sessions[-1].tools.set_availability("one", "off")
         return "switched"
 
@@ -277,7 +277,7 @@ def test_what_is_decided_while_a_turn_runs_is_written_with_that_turn(place: Plac
     asyncio.run(main())
 
 
-def test_tools_cannot_be_changed_while_a_turn_waits(place: Place) -> None:
+def test_tool_settings_cannot_be_changed_while_a_turn_waits(place: Place) -> None:
     """Ours: the resumed turn would overwrite the change."""
 
     @tool(approval="manual")
@@ -298,10 +298,10 @@ def test_tools_cannot_be_changed_while_a_turn_waits(place: Place) -> None:
     asyncio.run(main())
 
 
-# Sources that come and go
+# Adding and removing sources
 
 
-def test_a_source_is_added_and_removed_in_the_middle_of_a_session(memory: Place) -> None:
+def test_a_source_can_be_added_and_removed_during_a_session(memory: Place) -> None:
     """Ours: the tools of a removed source are orphans, and calling one says so."""
 
     async def main() -> None:
@@ -323,7 +323,7 @@ def test_a_source_is_added_and_removed_in_the_middle_of_a_session(memory: Place)
     asyncio.run(main())
 
 
-def test_a_source_that_is_gone_after_a_restart_leaves_orphans_that_come_back_with_it(place: Place) -> None:
+def test_tools_of_a_source_missing_after_a_restart_are_orphans_until_it_returns(place: Place) -> None:
     """Ours: an orphan is hidden, and rebound with its settings after restarts."""
 
     async def main() -> None:
@@ -348,20 +348,20 @@ def test_a_source_that_is_gone_after_a_restart_leaves_orphans_that_come_back_wit
     asyncio.run(main())
 
 
-def test_a_source_may_go_while_a_turn_runs(memory: Place) -> None:
+def test_a_source_may_be_removed_while_a_turn_runs(memory: Place) -> None:
     """Ours: the model reads that an offered tool is no longer available."""
     sessions: list[Session[Any]] = []
 
     @tool(loop="runtime")
     async def unplug() -> str:
-        """Takes the source away, and has its tool called."""
+        """Remove the source, and have its tool called."""
         await sessions[0].tools.remove_source("live")
         await sessions[0].inject("call extra")
         return "gone"
 
     @tool(loop="runtime")
     async def plug() -> str:
-        """Brings one."""
+        """Add a source."""
         await sessions[0].tools.add_source("live", Source("extra"))
         return "there"
 
@@ -380,7 +380,7 @@ def test_a_source_may_go_while_a_turn_runs(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_source_whose_tools_are_taken_is_refused_and_changes_nothing(memory: Place) -> None:
+def test_a_source_with_conflicting_tools_is_refused_and_changes_nothing(memory: Place) -> None:
     """Seed: an id or name owned by another bound source is a conflict that names both."""
 
     async def main() -> None:
@@ -397,7 +397,7 @@ def test_a_source_whose_tools_are_taken_is_refused_and_changes_nothing(memory: P
 
 
 @pytest.mark.parametrize("name", ["context", "plugin:builds", "registered", ""])
-def test_a_source_cannot_take_a_name_that_the_session_itself_uses(memory: Place, name: str) -> None:
+def test_a_source_cannot_use_a_name_that_the_session_itself_uses(memory: Place, name: str) -> None:
     """Ours: it would replace tools of the agent, a plugin or the overlay."""
 
     async def main() -> None:
@@ -410,7 +410,7 @@ def test_a_source_cannot_take_a_name_that_the_session_itself_uses(memory: Place,
     asyncio.run(main())
 
 
-def test_a_source_that_does_not_exist_cannot_be_removed(memory: Place) -> None:
+def test_a_missing_source_cannot_be_removed(memory: Place) -> None:
     """Ours: only a source that was added can be removed."""
 
     async def main() -> None:
@@ -424,7 +424,7 @@ def test_a_source_that_does_not_exist_cannot_be_removed(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_source_that_is_listed_again_has_what_it_has_now(memory: Place) -> None:
+def test_a_source_that_is_added_again_has_its_current_tools(memory: Place) -> None:
     """Ours: a host adds a changed source again under its name."""
 
     async def main() -> None:
@@ -442,8 +442,8 @@ def test_a_source_that_is_listed_again_has_what_it_has_now(memory: Place) -> Non
     asyncio.run(main())
 
 
-def test_a_source_that_fails_when_its_tool_is_called_fails_the_call_alone(memory: Place) -> None:
-    """Ours: only the call fails, with a typed error."""
+def test_a_source_that_fails_when_its_tool_is_called_fails_only_the_call(memory: Place) -> None:
+    """Ours: the call fails with a typed error."""
 
     class Moody(Source):
         def resolve(self, name: str) -> Any:
@@ -463,7 +463,7 @@ def test_a_source_that_fails_when_its_tool_is_called_fails_the_call_alone(memory
     asyncio.run(main())
 
 
-def test_a_source_that_cannot_show_what_it_lists_fails_the_turn_and_not_the_session(memory: Place) -> None:
+def test_a_source_that_cannot_resolve_a_listed_tool_fails_the_turn_and_not_the_session(memory: Place) -> None:
     """Ours: showcased tools are resolved when the catalog is built."""
 
     class Moody(Source):
@@ -488,10 +488,10 @@ def test_a_source_that_cannot_show_what_it_lists_fails_the_turn_and_not_the_sess
     asyncio.run(main())
 
 
-# What it costs
+# Cost
 
 
-def test_a_tool_is_resolved_when_it_is_needed_and_once(memory: Place) -> None:
+def test_a_tool_is_resolved_once_when_it_is_needed(memory: Place) -> None:
     """Seed: showcased tools are resolved for the model call, others when they are called."""
 
     async def main() -> None:
@@ -517,7 +517,9 @@ def test_a_tool_is_resolved_when_it_is_needed_and_once(memory: Place) -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("availability", [ToolAvailability.SHOWCASED, ToolAvailability.CALLABLE])
-def test_ten_thousand_tools_cost_a_second_turn_nothing(memory: Place, availability: ToolAvailability) -> None:
+def test_ten_thousand_tools_add_no_cost_to_a_second_turn(
+    memory: Place, availability: ToolAvailability
+) -> None:
     """Ours: the cached catalog calls no source and returns the same contracts."""
 
     async def main() -> None:
@@ -540,7 +542,7 @@ def test_ten_thousand_tools_cost_a_second_turn_nothing(memory: Place, availabili
     asyncio.run(main())
 
 
-def test_sessions_with_the_same_tools_share_one_catalog_until_one_decides_otherwise(memory: Place) -> None:
+def test_sessions_with_the_same_tools_share_one_catalog_until_one_changes_it(memory: Place) -> None:
     """Ours: ten thousand tools are not stored once per session."""
 
     async def main() -> None:

@@ -60,7 +60,7 @@ def started() -> TurnMachine:
     return machine
 
 
-def test_a_turn_that_brings_down_every_process_stops_as_interrupted() -> None:
+def test_a_turn_that_crashes_every_process_stops_as_interrupted() -> None:
     """Bug: the stop reason interrupted was never used, so such a turn was resumed forever."""
     machine = started()
     for at in range(MAX_RESUMES):
@@ -71,7 +71,7 @@ def test_a_turn_that_brings_down_every_process_stops_as_interrupted() -> None:
     assert (machine.outcome.reason, machine.outcome.error.code) == (StopReason.INTERRUPTED, "INTERRUPTED")
 
 
-def test_the_end_of_a_turn_that_is_taken_up_too_often_is_durable(
+def test_the_end_of_a_turn_that_was_resumed_too_often_is_durable(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: each crash is recorded in the journal."""

@@ -20,7 +20,7 @@ CODE = "```python\n{}\n```"
 
 
 def lookups() -> tuple[Agent[Any, Any], list[str]]:
-    """Return an agent that looks up two orders one after the other, and the log of them."""
+    """Return an agent that looks up two orders one after the other, and the log of its lookups."""
     seen: list[str] = []
 
     @tool(side_effect="none")
@@ -52,8 +52,8 @@ async def finish(session: Session[Any]) -> Any:
     return await session.follow(record.turn_id).settled()
 
 
-def test_a_journal_tells_what_the_machine_was_fed_and_decided(place: Place) -> None:
-    """Ours: a journal has each input, the state before it and the commands, also of an ended turn."""
+def test_a_journal_has_the_inputs_and_commands_of_the_machine(place: Place) -> None:
+    """Ours: a journal has each input, the state before it and the commands, even for an ended turn."""
 
     async def main() -> None:
         agent, _ = lookups()
@@ -76,7 +76,7 @@ def test_a_journal_tells_what_the_machine_was_fed_and_decided(place: Place) -> N
     asyncio.run(main())
 
 
-def test_journals_are_kept_as_long_as_the_runtime_says(place: Place) -> None:
+def test_journals_are_kept_for_as_long_as_the_runtime_is_configured_to(place: Place) -> None:
     """Ours: `keep_journals` is bounded by age, and 0 keeps none."""
 
     async def main() -> None:
@@ -102,8 +102,8 @@ def test_journals_are_kept_as_long_as_the_runtime_says(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_deleted_or_pruned_turn_takes_its_journal_along(place: Place) -> None:
-    """Ours: deleting a turn deletes its journal."""
+def test_deleting_or_pruning_a_turn_deletes_its_journal(place: Place) -> None:
+    """Ours: a journal does not outlive its turn."""
 
     async def main() -> None:
         agent, _ = lookups()
@@ -140,7 +140,7 @@ def test_a_fork_in_the_middle_of_a_turn_continues_with_an_edited_result(place: P
             assert (await fork.head()).forked_from == "s"
             assert len(await session.messages()) == len(result.messages)
             spent, before = [sum(one.usage.output for one in await it.usage()) for it in (fork, session)]
-            assert 0 < spent < before  # the calls before the fork were paid for by the original
+            assert 0 < spent < before  # the original paid for the calls before the fork
             with pytest.raises(SessionExists):
                 await session.fork("f", at=turn_id, input=6)
 
@@ -233,8 +233,8 @@ def test_a_fork_in_the_middle_of_a_cell_has_the_variables_of_that_moment(place: 
     asyncio.run(main())
 
 
-def test_what_cannot_be_forked_or_edited_is_refused(memory: Place) -> None:
-    """Ours: the error names the invalid value, and no fork is made."""
+def test_an_invalid_fork_or_edit_is_refused(memory: Place) -> None:
+    """Ours: the error names the invalid value, and no fork is created."""
 
     async def main() -> None:
         agent, _ = lookups()
@@ -260,8 +260,8 @@ def spans_by_name(records: list[TraceRecord]) -> dict[str, TraceRecord]:
     return {one.name: one for one in records if one.span_id}
 
 
-def test_spans_are_there_without_any_set_up(place: Place) -> None:
-    """Ours: spans with tokens come from what the store keeps, without a configured trace."""
+def test_spans_are_available_without_any_configuration(place: Place) -> None:
+    """Ours: spans with tokens come from the stored journal, without a configured trace."""
 
     async def main() -> None:
         agent, _ = lookups()
@@ -285,7 +285,7 @@ def test_spans_are_there_without_any_set_up(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_spans_mark_waits_takeovers_and_what_was_replayed(place: Place) -> None:
+def test_spans_mark_waits_takeovers_and_replayed_effects(place: Place) -> None:
     """Ours: a waterfall distinguishes waits, takeovers and replayed effects."""
 
     @tool(approval="manual")
@@ -354,8 +354,8 @@ def test_a_call_has_its_attempts_its_wait_and_its_result(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_the_calls_of_a_cell_are_below_the_cell(place: Place) -> None:
-    """Ours: calls of code have arguments and results, too."""
+def test_the_calls_of_a_cell_are_nested_under_the_cell(place: Place) -> None:
+    """Ours: calls made by code have arguments and results, too."""
 
     @tool(side_effect="none")
     def order(order_id: str) -> dict[str, Any]:
@@ -408,7 +408,7 @@ def test_a_cell_has_its_variables_before_and_after_it(place: Place) -> None:
 
 
 @pytest.mark.parametrize("keep", [None, 3600], ids=["without journals", "with journals"])
-def test_a_run_of_a_sandbox_has_its_variables_before_and_after_it(tmp_path: Path, keep: int | None) -> None:
+def test_a_sandbox_run_has_its_variables_before_and_after_it(tmp_path: Path, keep: int | None) -> None:
     """Ours: this includes a run that failed or changed nothing, and needs no journal."""
     options: dict[str, Any] = {} if keep is None else {"keep_journals": keep}
     with BlockingSandbox(data_dir=tmp_path, **options) as box:
@@ -431,7 +431,7 @@ def test_a_run_of_a_sandbox_has_its_variables_before_and_after_it(tmp_path: Path
     asyncio.run(main())
 
 
-def test_a_waiting_run_of_a_sandbox_has_its_variables_before_it(tmp_path: Path) -> None:
+def test_a_waiting_sandbox_run_has_its_variables_before_it(tmp_path: Path) -> None:
     """Ours: the variables after a run that waits are not known yet."""
 
     @tool(approval="manual")
@@ -455,7 +455,7 @@ def test_a_waiting_run_of_a_sandbox_has_its_variables_before_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("keep", [0, 3600], ids=["without journals", "with journals"])
-def test_cells_of_a_waiting_turn_have_the_variables_that_are_kept(place: Place, keep: int) -> None:
+def test_cells_of_a_waiting_turn_have_the_variables_that_are_stored(place: Place, keep: int) -> None:
     """Bug: without journals of ended turns, the variables of an unfinished turn raised `InternalError`."""
 
     @tool(approval="manual")
@@ -484,8 +484,8 @@ def test_cells_of_a_waiting_turn_have_the_variables_that_are_kept(place: Place, 
     asyncio.run(main())
 
 
-def test_runs_of_a_sandbox_have_a_journal_and_spans_if_they_are_kept(tmp_path: Path) -> None:
-    """Ours: a session without a model has a waterfall and steps, too."""
+def test_sandbox_runs_have_a_journal_and_spans_if_journals_are_kept(tmp_path: Path) -> None:
+    """Ours: a session without a model also has a waterfall and steps."""
 
     @tool(side_effect="none")
     def order(order_id: str) -> str:

@@ -144,8 +144,8 @@ def test_a_tool_that_code_finds_can_be_called_by_the_next_cell(memory: Place, fo
     asyncio.run(main())
 
 
-def test_searching_brings_back_nothing_that_is_off_or_out_of_reach(memory: Place) -> None:
-    """Ours: a tool that is off is not found, and the session's authority comes last."""
+def test_searching_does_not_find_a_tool_that_is_off(memory: Place) -> None:
+    """Ours: nor can the tool be called after the search."""
 
     async def main() -> None:
         _, agent = native(SEARCH, CALL, "Hm.")
@@ -158,7 +158,7 @@ def test_searching_brings_back_nothing_that_is_off_or_out_of_reach(memory: Place
     asyncio.run(main())
 
 
-def test_two_searches_at_once_find_both_tools(memory: Place) -> None:
+def test_two_concurrent_searches_make_both_tools_callable(memory: Place) -> None:
     """Ours: native calls run concurrently, and neither may undo the effect of the other."""
     both = {
         "tool_calls": [
@@ -178,7 +178,7 @@ def test_two_searches_at_once_find_both_tools(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_tool_of_ones_own_that_is_called_like_the_search_is_a_conflict(memory: Place) -> None:
+def test_a_user_tool_with_the_name_of_the_search_tool_is_a_conflict(memory: Place) -> None:
     """Ours: a name belongs to one tool, and the error names both owners."""
 
     async def main() -> None:

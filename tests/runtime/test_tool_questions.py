@@ -43,7 +43,7 @@ def _agent(*tools: Any, calls: list[dict[str, Any]]) -> Agent[None, str]:
 _FORECAST = [{"name": "forecast", "arguments": {"units": "C"}}]
 
 
-def test_a_tools_question_is_answered_by_a_person_in_another_process(place: Place) -> None:
+def test_a_person_in_another_process_can_answer_a_tools_question(place: Place) -> None:
     """Ours: `AskPerson` parks the turn; the call is executed again with the answer and its state."""
     executed.clear()
 
@@ -72,7 +72,7 @@ def test_a_tools_question_is_answered_by_a_person_in_another_process(place: Plac
     assert executed == [1, 2]
 
 
-def test_a_refused_question_fails_the_call() -> None:
+def test_a_denied_question_fails_the_call() -> None:
     """Ours: a denial ends the call without another execution."""
     executed.clear()
 
@@ -90,8 +90,8 @@ def test_a_refused_question_fails_the_call() -> None:
     assert executed == [1]
 
 
-def test_a_declined_question_executes_the_call_again_if_its_tool_wants_that() -> None:
-    """Ours: a tool that passes a question on must also pass on the refusal."""
+def test_a_declined_question_runs_the_call_again_if_its_tool_requests_that() -> None:
+    """Ours: a tool that relays a question must also relay the refusal."""
 
     @tool
     def relay(ctx: RunContext[None]) -> str | AskPerson:
@@ -132,7 +132,7 @@ def test_a_question_without_a_usable_schema_fails_the_call(schema: dict[str, Any
     assert result.error.code == "INVALID_ARGUMENT"
 
 
-def test_a_tool_reports_its_progress_and_shows_an_image() -> None:
+def test_a_tool_can_report_progress_and_show_an_image() -> None:
     """Ours: reports are live events; shown attachments reach the model after the results."""
     requests: list[Any] = []
 
@@ -160,8 +160,8 @@ def test_a_tool_reports_its_progress_and_shows_an_image() -> None:
     assert [part.media_type for part in shown] == ["image/png"]
 
 
-def test_a_tool_says_more_to_the_model_than_its_value() -> None:
-    """Ours: texts beside a value follow it; a failure, or a plugin's own result, has none."""
+def test_a_tool_can_send_the_model_texts_next_to_its_value() -> None:
+    """Ours: texts next to a value follow it; a failure, or a plugin's own result, has none."""
     seen: list[Any] = []
 
     class Watching(ScriptedModel):
@@ -198,7 +198,7 @@ def test_a_tool_says_more_to_the_model_than_its_value() -> None:
     assert turn(Judge()) == [text, None, None, f"{text}\nand the window"]
 
 
-def test_a_question_stops_a_run_of_the_sandbox_until_it_is_answered() -> None:
+def test_a_question_suspends_a_sandbox_run_until_it_is_answered() -> None:
     """Ours: code resumes with the answer, in the middle of an expression."""
 
     async def run() -> Any:

@@ -56,7 +56,7 @@ class Till:
 
 
 def outcome(result: Any, protocol: str) -> str:
-    """Return what the model or its code read about the call."""
+    """Return the outcome of the call that the model or its code read."""
     if protocol == "code":
         return str(result.output)
     (message,) = (one for one in result.messages if isinstance(one, ToolMessage))
@@ -90,7 +90,7 @@ def _hint(messages: Sequence[Message]) -> str:
     return "" if error is None else error.hint or ""
 
 
-def test_a_timed_out_call_that_is_idempotent_is_reported_as_a_plain_time_out(memory: Place) -> None:
+def test_a_timed_out_idempotent_call_is_reported_as_a_plain_time_out(memory: Place) -> None:
     """Ours: an idempotent call may be repeated, so its outcome need not be known."""
     till = Till(hangs=9, idempotent=True, on_timeout="retry")
 
@@ -105,7 +105,7 @@ def test_a_timed_out_call_that_is_idempotent_is_reported_as_a_plain_time_out(mem
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_tool_may_have_a_timed_out_call_repeated(place: Place, protocol: str) -> None:
+def test_a_tool_may_let_a_timed_out_call_be_repeated(place: Place, protocol: str) -> None:
     """Ours: `on_timeout="retry"` runs it again, under the same idempotency key."""
     till = Till(hangs=2, on_timeout="retry")
 
@@ -120,8 +120,8 @@ def test_a_tool_may_have_a_timed_out_call_repeated(place: Place, protocol: str) 
     asyncio.run(main())
 
 
-def test_a_tool_that_always_hangs_is_repeated_twice_and_then_unknown(memory: Place) -> None:
-    """Ours: a tool that hangs does not hold its turn for ever."""
+def test_a_call_that_always_hangs_is_repeated_twice_and_then_has_an_unknown_outcome(memory: Place) -> None:
+    """Ours: a tool that hangs does not hold its turn forever."""
     till = Till(hangs=99, on_timeout="retry")
 
     async def main() -> None:
@@ -135,7 +135,7 @@ def test_a_tool_that_always_hangs_is_repeated_twice_and_then_unknown(memory: Pla
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("approve", [True, False])
-def test_a_tool_may_have_a_person_asked_whether_to_run_a_timed_out_call_again(
+def test_a_tool_may_let_a_person_decide_whether_to_repeat_a_timed_out_call(
     place: Place, protocol: str, approve: bool
 ) -> None:
     """Ours: `on_timeout="ask"` asks as `on_interrupted="ask"` does, and survives a restart."""
@@ -158,7 +158,7 @@ def test_a_tool_may_have_a_person_asked_whether_to_run_a_timed_out_call_again(
     asyncio.run(main())
 
 
-def test_a_retry_that_a_limit_refuses_is_unknown_and_not_refused(memory: Place) -> None:
+def test_a_retry_refused_by_a_limit_is_reported_as_an_unknown_outcome(memory: Place) -> None:
     """Bug: the model read only about the rejected retry, not about the call before it."""
     ran: list[int] = []
 
@@ -178,7 +178,7 @@ def test_a_retry_that_a_limit_refuses_is_unknown_and_not_refused(memory: Place) 
 
 
 def test_a_crash_during_the_second_execution_is_an_interruption(place: Place) -> None:
-    """Ours: SPEC §7 (3), each execution has its own intent, and `on_interrupted` applies to the last."""
+    """Ours: SPEC §7 (3), each execution has its own intent, and `on_interrupted` applies to the last one."""
     ran: list[int] = []
 
     async def main() -> None:
@@ -204,8 +204,8 @@ def test_a_crash_during_the_second_execution_is_an_interruption(place: Place) ->
 
 
 @pytest.mark.parametrize("wrong", ["no", "", None, True])
-def test_an_unknown_reaction_is_refused_when_the_tool_is_made(wrong: Any) -> None:
-    """Ours: a misspelt reaction must not count as one."""
+def test_an_unknown_reaction_is_refused_when_the_tool_is_created(wrong: Any) -> None:
+    """Ours: a misspelt reaction must not be accepted."""
     contract = Capability(name="f", description="")
     for option in ("on_timeout", "on_interrupted"):
         with pytest.raises(InvalidArgument, match=option):
@@ -218,10 +218,10 @@ def harmless() -> None:
     """Nothing."""
 
 
-# Time-outs by default
+# Default time-outs
 
 
-def test_a_call_from_an_agent_may_take_a_minute_and_one_from_a_sandbox_five_seconds(
+def test_by_default_an_agents_call_may_take_a_minute_and_a_sandboxs_call_five_seconds(
     memory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bug: the limit of 5 s, right for code in a sandbox, also applied to an agent's tools."""

@@ -78,7 +78,7 @@ def turn_of(place: Place, *script: Any, tools: list[Any] = TOOLS, session: str =
 
 
 @pytest.mark.parametrize("name", ["plain", "coroutine", "at_home", "isolated"])
-def test_the_traceback_is_logged_with_session_and_call_and_kept_with_the_record(
+def test_the_traceback_is_logged_with_session_and_call_and_kept_in_the_record(
     place: Place, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Bug: a tool that raised left no traceback anywhere."""
@@ -111,7 +111,7 @@ def test_another_process_reads_the_traceback_from_the_store(place: Place) -> Non
     asyncio.run(main())
 
 
-def test_a_tool_can_hide_what_it_raises_from_the_model(
+def test_a_tool_can_hide_its_exceptions_from_the_model(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ours: the model sees that the call failed; the log and the record have the rest."""
@@ -132,7 +132,7 @@ def test_a_tool_can_hide_what_it_raises_from_the_model(
     assert (result.error.code, result.error.message) == ("SOLD_OUT", "none left")
 
 
-def test_code_sees_no_more_than_the_model(memory: Place) -> None:
+def test_code_sees_no_more_of_an_exception_than_the_model(memory: Place) -> None:
     """Ours: the message is hidden in cells as in native calls, because the model reads a cell's output."""
     cell = '```python\ntry:\n    discreet(order_id="A1")\nexcept Exception as e:\n    finish(str(e))\n```'
     done, _ = turn_of(memory, cell, protocol="code")
@@ -153,9 +153,7 @@ def test_a_run_without_a_model_keeps_tracebacks_as_well(caplog: pytest.LogCaptur
     assert len([one for one in caplog.records if one.name == "standfast.tools"]) == 20
 
 
-def test_a_traceback_is_bounded_and_has_no_secrets_of_the_usual_forms(
-    memory: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_traceback_is_bounded_and_redacted(memory: Place, caplog: pytest.LogCaptureFixture) -> None:
     """Ours: secrets are redacted before a record is written."""
 
     @tool(side_effect="read", expose_errors=False)
@@ -172,7 +170,7 @@ def test_a_traceback_is_bounded_and_has_no_secrets_of_the_usual_forms(
         assert SECRET not in text
 
 
-def test_a_plugin_that_cleans_results_cleans_what_is_kept_of_the_exception(memory: Place) -> None:
+def test_a_plugin_that_cleans_results_also_cleans_the_recorded_exception(memory: Place) -> None:
     """Ours: a secret that only the operator knows must not stay in the record."""
 
     @tool(side_effect="read", expose_errors=False)
@@ -186,7 +184,7 @@ def test_a_plugin_that_cleans_results_cleans_what_is_kept_of_the_exception(memor
     assert "hunter2hunter2" not in msgspec.json.encode(done.calls).decode()
 
 
-def test_an_exception_that_cannot_be_shown_is_logged_anyway(
+def test_an_exception_that_cannot_be_formatted_is_logged_anyway(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ours: the call settles, whatever the exception does when it is formatted."""
@@ -212,10 +210,10 @@ def test_an_exception_that_cannot_be_shown_is_logged_anyway(
 
 
 @pytest.mark.parametrize("contents", [False, True])
-def test_the_trace_has_the_places_and_with_contents_the_whole_traceback(
+def test_the_trace_has_the_location_of_an_exception_and_with_contents_the_whole_traceback(
     memory: Place, tmp_path: Path, contents: bool
 ) -> None:
-    """Ours: without `contents`, a trace has the place of an exception but not its message."""
+    """Ours: without `contents`, a trace has the location of an exception but not its message."""
     path = tmp_path / "trace.jsonl"
     with JsonlTrace(path, contents=contents) as trace:
         turn_of(memory, asks("coroutine", "A1-is-private"), "end", runtime={"trace": trace})
@@ -231,7 +229,7 @@ def test_the_trace_has_the_places_and_with_contents_the_whole_traceback(
         assert "A1-is-private" not in path.read_text()
 
 
-def test_a_handler_of_the_application_gets_the_record(memory: Place) -> None:
+def test_a_logging_handler_of_the_application_gets_the_record(memory: Place) -> None:
     """Ours: the record goes to a standard logger, with session and call as fields."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)

@@ -49,7 +49,7 @@ async def heard(runtime: Runtime, session_id: str = "s") -> list[str]:
     """Return the texts that the session received, once none of them is queued."""
 
     async def idle() -> bool:
-        if await runtime.store.inputs(session_id):  # first: what is no input any more is a turn already
+        if await runtime.store.inputs(session_id):  # first: an input that is not queued is already a turn
             return False
         return all(turn.state is TurnState.ENDED for turn in await runtime.store.turns(session_id))
 
@@ -66,10 +66,10 @@ def due(texts: list[str]) -> list[int]:
     return [json.loads(text)["due"] for text in texts]
 
 
-# What occurs outside
+# Occurrences
 
 
-def test_an_occurrence_becomes_one_turn_of_each_trigger_of_its_source(place: Place) -> None:
+def test_an_occurrence_becomes_one_turn_for_each_trigger_of_its_source(place: Place) -> None:
     """Ours: all triggers of a source fire, others do not."""
 
     async def main() -> None:
@@ -91,7 +91,7 @@ def test_an_occurrence_becomes_one_turn_of_each_trigger_of_its_source(place: Pla
 
 
 def test_the_same_source_and_key_are_delivered_once(place: Place) -> None:
-    """Ours: an occurrence is delivered exactly once per key, also after a restart."""
+    """Ours: an occurrence is delivered exactly once per key, even after a restart."""
 
     async def main() -> None:
         for expected in (1, 0):
@@ -109,8 +109,8 @@ def test_the_same_source_and_key_are_delivered_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_source_without_a_trigger_is_not_remembered(place: Place) -> None:
-    """Ours: a source that retries until a trigger listens is delivered then."""
+def test_an_occurrence_without_a_trigger_is_not_recorded(place: Place) -> None:
+    """Ours: a source that retries until a trigger exists is delivered then."""
 
     async def main() -> None:
         async with opened(place, clerk()) as runtime:
@@ -122,7 +122,7 @@ def test_a_source_without_a_trigger_is_not_remembered(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_trigger_that_is_off_or_removed_hears_nothing(place: Place) -> None:
+def test_a_disabled_or_removed_trigger_receives_nothing(place: Place) -> None:
     """Ours: earlier deliveries are not undone."""
 
     async def main() -> None:
@@ -141,8 +141,8 @@ def test_a_trigger_that_is_off_or_removed_hears_nothing(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_occurrences_wait_behind_the_turn_that_runs(memory: Place) -> None:
-    """Ours: an occurrence is a separate turn, in the order of arrival."""
+def test_occurrences_wait_behind_the_running_turn(memory: Place) -> None:
+    """Ours: each occurrence is a separate turn, in the order of arrival."""
 
     async def main() -> None:
         model = HeldModel()
@@ -161,7 +161,7 @@ def test_occurrences_wait_behind_the_turn_that_runs(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_an_occurrence_waits_for_the_decision_that_its_session_waits_for(place: Place) -> None:
+def test_an_occurrence_waits_until_the_sessions_approval_is_decided(place: Place) -> None:
     """Ours: SPEC §12, input that arrives during an approval is not lost."""
 
     @tool(approval="manual")
@@ -183,7 +183,7 @@ def test_an_occurrence_waits_for_the_decision_that_its_session_waits_for(place: 
     asyncio.run(main())
 
 
-def test_a_session_that_is_not_open_here_is_run_if_its_agent_is_known(place: Place) -> None:
+def test_an_occurrence_for_a_session_that_is_not_open_runs_if_its_agent_is_known(place: Place) -> None:
     """Ours: a queued input waits for a process that knows the session's agent."""
 
     async def main() -> None:
@@ -204,7 +204,7 @@ def test_a_session_that_is_not_open_here_is_run_if_its_agent_is_known(place: Pla
     asyncio.run(main())
 
 
-def test_what_another_process_delivers_while_we_run_is_run_here(tmp_path: Path, clock: FakeClock) -> None:
+def test_an_occurrence_delivered_by_another_process_runs_here(tmp_path: Path, clock: FakeClock) -> None:
     """Ours: the keeper looks for queued inputs, whichever process has queued them."""
     place = Place(tmp_path / "standfast.db", clock)
 
@@ -218,7 +218,7 @@ def test_what_another_process_delivers_while_we_run_is_run_here(tmp_path: Path, 
     asyncio.run(main())
 
 
-def test_a_trigger_needs_a_session_and_dies_with_it(place: Place) -> None:
+def test_a_trigger_needs_a_session_and_is_deleted_with_it(place: Place) -> None:
     """Ours: a trigger for a deleted session does nothing."""
 
     async def main() -> None:
@@ -240,7 +240,7 @@ def test_a_trigger_needs_a_session_and_dies_with_it(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_is_delivered_to_a_session_that_is_being_deleted_is_left_out(place: Place) -> None:
+def test_an_occurrence_for_a_session_that_is_being_deleted_is_dropped(place: Place) -> None:
     """Ours: the session may be deleted between the look-up of the triggers and the delivery."""
 
     async def main() -> None:
@@ -306,7 +306,7 @@ def test_a_trigger_that_cannot_work_is_refused_when_it_is_added(
         ("orders", "1", "x" * MAX_PAYLOAD_BYTES),
     ],
 )
-def test_an_occurrence_that_cannot_be_kept_is_refused(
+def test_an_occurrence_that_cannot_be_stored_is_refused(
     memory: Place, source: str, key: str, payload: object
 ) -> None:
     """Ours: SPEC §11, sizes are limited; a refused occurrence is not recorded."""
@@ -322,11 +322,11 @@ def test_an_occurrence_that_cannot_be_kept_is_refused(
     asyncio.run(main())
 
 
-# Announced by plugins
+# Sources announced by plugins
 
 
 class Announces(Plugin):
-    """Knows what an order is."""
+    """A plugin that announces a schema for orders."""
 
     def register(self, registrar: PluginRegistrar) -> None:
         super().register(registrar)
@@ -336,7 +336,7 @@ class Announces(Plugin):
         )
 
 
-def test_a_payload_has_to_fit_what_a_plugin_announces_for_its_source(place: Place) -> None:
+def test_a_payload_must_match_the_schema_that_a_plugin_announces(place: Place) -> None:
     """Ours: the payload is validated where the source is announced."""
 
     async def main() -> None:
@@ -365,7 +365,7 @@ def signed(body: bytes, secret: str = SECRET) -> str:
     return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
-def test_a_signed_webhook_is_an_occurrence_known_by_its_body_or_its_key(place: Place) -> None:
+def test_a_signed_webhook_is_an_occurrence_identified_by_its_body_or_its_key(place: Place) -> None:
     """Ours: webhooks must be signed."""
 
     async def main() -> None:
@@ -387,7 +387,7 @@ def test_a_signed_webhook_is_an_occurrence_known_by_its_body_or_its_key(place: P
     "signature",
     ["", "sha256=", "0" * 64, signed(b"another body"), signed(b"{}", "guessed"), "ünïcode", "\ud800"],
 )
-def test_a_webhook_with_a_wrong_signature_is_refused_and_not_known(memory: Place, signature: str) -> None:
+def test_a_webhook_with_a_wrong_signature_is_refused_and_not_recorded(memory: Place, signature: str) -> None:
     """Ours: no part of the body is used before its signature is verified."""
 
     async def main() -> None:
@@ -421,7 +421,7 @@ def test_an_empty_secret_and_a_body_that_is_not_text_are_refused(memory: Place) 
 # Timers
 
 
-def test_a_timer_fires_when_it_is_due_and_moves_on(place: Place) -> None:
+def test_a_timer_fires_when_it_is_due_and_advances(place: Place) -> None:
     """Ours: due schedules fire with {due, now, missed}."""
 
     async def main() -> None:
@@ -448,7 +448,7 @@ def test_a_timer_fires_when_it_is_due_and_moves_on(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_cron_timer_follows_the_clock_of_its_zone_over_a_shift(place: Place) -> None:
+def test_a_cron_timer_follows_its_time_zone_across_a_clock_change(place: Place) -> None:
     """Ours: a time skipped by the spring clock change fires at the change."""
     place.clock.ms = 1_711_796_400_000  # 2024-03-30 12:00 in Berlin
 
@@ -468,7 +468,7 @@ def test_a_cron_timer_follows_the_clock_of_its_zone_over_a_shift(place: Place) -
     asyncio.run(main())
 
 
-def test_a_time_that_comes_once_is_fired_once(place: Place) -> None:
+def test_a_one_time_schedule_fires_once(place: Place) -> None:
     """Ours: even if the program adds the trigger at every start, or the time is already past."""
 
     async def main() -> None:
@@ -488,7 +488,7 @@ def test_a_time_that_comes_once_is_fired_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_was_missed_while_no_process_ran_is_made_up_for_once(place: Place) -> None:
+def test_times_missed_while_no_process_ran_are_made_up_for_once(place: Place) -> None:
     """Ours: catch_up="once" fires once, even if the program adds the trigger again at its start."""
 
     async def main() -> None:
@@ -508,7 +508,7 @@ def test_what_was_missed_while_no_process_ran_is_made_up_for_once(place: Place) 
     asyncio.run(main())
 
 
-def test_what_was_missed_is_passed_over_if_the_schedule_says_so(place: Place) -> None:
+def test_missed_times_are_skipped_if_the_schedule_says_so(place: Place) -> None:
     """Ours: catch_up="skip" ignores missed times; a small delay is not a miss."""
 
     async def main() -> None:
@@ -548,7 +548,7 @@ def test_a_year_of_missed_minutes_is_made_up_for_at_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_another_schedule_starts_over_and_the_same_one_continues(place: Place) -> None:
+def test_a_changed_schedule_starts_over_and_the_same_one_continues(place: Place) -> None:
     """Ours: changing the prompt of a timer does not change its times."""
 
     async def main() -> None:
@@ -576,8 +576,8 @@ def test_another_schedule_starts_over_and_the_same_one_continues(place: Place) -
     asyncio.run(main())
 
 
-def test_a_timer_reaches_its_own_trigger_and_those_without_a_schedule(place: Place) -> None:
-    """Ours: a due source reaches all who listen to it; two timers of one source do not double it."""
+def test_a_timer_fires_its_own_trigger_and_those_without_a_schedule(place: Place) -> None:
+    """Ours: triggers without a schedule hear every timer of their source; timers do not fire each other."""
 
     async def main() -> None:
         async with opened(place, agent := clerk()) as runtime:
@@ -596,7 +596,7 @@ def test_a_timer_reaches_its_own_trigger_and_those_without_a_schedule(place: Pla
     asyncio.run(main())
 
 
-def test_a_timer_that_cannot_be_read_here_leaves_the_others_alone(place: Place) -> None:
+def test_a_timer_with_an_invalid_record_does_not_affect_the_others(place: Place) -> None:
     """Ours: an invalid record must not stop the keeper."""
 
     async def main() -> None:
@@ -665,7 +665,7 @@ def twice_in_disorder(count: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_thousands_of_occurrences_told_twice_are_as_many_turns(
+def test_thousands_of_occurrences_reported_twice_cause_one_turn_each(
     tmp_path: Path, sampled: Callable[[int], slice]
 ) -> None:
     """Ours: one trigger, two tasks that report out of order; with all points 10,000 occurrences."""
@@ -726,7 +726,7 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_processes_that_are_killed_during_delivery_lose_and_double_nothing(
+def test_processes_killed_during_delivery_lose_and_duplicate_nothing(
     child: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Ours: after SIGKILL and a restart, each occurrence is delivered exactly once."""
@@ -802,7 +802,7 @@ def test_two_processes_on_one_file_fire_a_timer_once(child: Callable[..., Any], 
             times = due(said(await session.messages()))
             assert len(times) == len(set(times)) == len(await session.turns())
             assert set(times) <= {clock.now_ms() + 60_000 * tick for tick in range(1, ticks + 1)}
-            assert len(times) >= ticks / 2  # who is behind passes over what was made up for already
+            assert len(times) >= ticks / 2  # the slower process skips times that were already made up for
 
     asyncio.run(prepare())
     processes = [child(TIMED, database, tmp_path / "script.json", ticks) for _ in range(2)]

@@ -18,7 +18,7 @@ def look(key: str) -> str:
 
 
 async def stopped(place: Place, agent: Agent[Any, Any], limits: UsageLimits) -> TurnStopped:
-    """Take a turn under these limits and return how it stopped; check that the session still answers."""
+    """Run a turn under these limits and return how it stopped; check that the session still answers."""
     async with place.runtime() as runtime:
         session = await runtime.session("s", agent=agent)
         with pytest.raises(TurnStopped) as caught:
@@ -27,7 +27,7 @@ async def stopped(place: Place, agent: Agent[Any, Any], limits: UsageLimits) -> 
         return caught.value
 
 
-def test_a_turn_asks_the_model_a_limited_number_of_times(place: Place) -> None:
+def test_the_number_of_model_calls_of_a_turn_is_limited(place: Place) -> None:
     """Seed: a turn that uses up its budget is stopped."""
     script = [asks(("look", {"key": str(number)})) for number in range(9)]
     agent = agent_of(*script, tools=[look])
@@ -37,7 +37,7 @@ def test_a_turn_asks_the_model_a_limited_number_of_times(place: Place) -> None:
     assert error.hint is not None
 
 
-def test_the_last_iteration_may_give_the_answer(place: Place) -> None:
+def test_the_last_permitted_iteration_may_give_the_answer(place: Place) -> None:
     """Ours: a limit of two permits two iterations."""
 
     async def main() -> None:
@@ -49,7 +49,7 @@ def test_the_last_iteration_may_give_the_answer(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_turn_uses_a_limited_number_of_tokens(place: Place) -> None:
+def test_the_tokens_of_a_turn_are_limited(place: Place) -> None:
     """Seed: the budgets are iterations, no progress, tokens and wall time."""
     spent = {"usage": {"input": 60, "output": 40}}
     script = [{**asks(("look", {"key": str(number)})), **spent} for number in range(9)]
@@ -59,8 +59,8 @@ def test_a_turn_uses_a_limited_number_of_tokens(place: Place) -> None:
     assert error.result.usage.calls == 2
 
 
-def test_a_turn_takes_a_limited_time(place: Place) -> None:
-    """Seed: the wall time of a turn ends a model call that hangs."""
+def test_the_wall_time_of_a_turn_is_limited(place: Place) -> None:
+    """Seed: the limit also ends a model call that hangs."""
 
     async def main() -> None:
         error = await stopped(place, Agent(HeldModel()), UsageLimits(max_wall_ms=20))
@@ -70,7 +70,7 @@ def test_a_turn_takes_a_limited_time(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_time_that_is_over_ends_a_tool_that_hangs(place: Place) -> None:
+def test_exceeding_the_wall_time_ends_a_hanging_tool(place: Place) -> None:
     """Ours: every call has a result, however the turn ends."""
 
     async def hang() -> None:
@@ -82,7 +82,7 @@ def test_time_that_is_over_ends_a_tool_that_hangs(place: Place) -> None:
     assert results(error.messages) == ["CANCELLED"]
 
 
-def test_calls_that_only_repeat_themselves_are_not_progress(place: Place) -> None:
+def test_repeating_the_same_calls_is_not_progress(place: Place) -> None:
     """Seed: the no-progress budget ends a loop."""
     agent = agent_of(*[asks(("look", {"key": "a"}))] * 9, tools=[look])
     error = asyncio.run(stopped(place, agent, UsageLimits(max_no_progress=2)))
@@ -90,15 +90,15 @@ def test_calls_that_only_repeat_themselves_are_not_progress(place: Place) -> Non
     assert results(error.messages) == ["seen a"] * 3
 
 
-def test_calls_that_only_fail_are_not_progress(place: Place) -> None:
-    """Seed: a model that repeats a failing request for ever is stopped."""
+def test_failing_calls_are_not_progress(place: Place) -> None:
+    """Seed: a model that repeats a failing request forever is stopped."""
     agent = agent_of(*[asks(("look", {}), ("nosuch", {}))] * 9, tools=[look])
     error = asyncio.run(stopped(place, agent, UsageLimits(max_no_progress=3)))
     assert error.reason is StopReason.NO_PROGRESS
     assert results(error.messages) == ["INVALID_ARGUMENT", "UNKNOWN_TOOL"] * 3
 
 
-def test_something_new_is_progress(place: Place) -> None:
+def test_a_new_successful_call_is_progress(place: Place) -> None:
     """Ours: one successful call among failing ones resets the count."""
 
     async def main() -> None:
@@ -110,7 +110,7 @@ def test_something_new_is_progress(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_the_session_stays_usable_after_a_budget_is_gone(place: Place) -> None:
+def test_the_session_stays_usable_after_a_budget_is_exhausted(place: Place) -> None:
     """Seed: a stopped turn never makes its session unusable."""
 
     async def main() -> None:
@@ -144,14 +144,14 @@ def test_the_session_stays_usable_after_a_budget_is_gone(place: Place) -> None:
         {"max_cost_usd": "1"},
     ],
 )
-def test_a_limit_that_makes_no_sense_is_refused(limits: dict[str, Any]) -> None:
-    """Ours: the error is raised when the limit is made, not in the middle of a turn."""
+def test_an_invalid_limit_is_refused(limits: dict[str, Any]) -> None:
+    """Ours: the error is raised when the limit is created, not during a turn."""
     with pytest.raises(InvalidArgument):
         UsageLimits(**limits)
 
 
-def test_a_wrong_limit_for_one_turn_is_refused(memory: Place) -> None:
-    """Bug: the wrong limit broke the turn after its input was on disk."""
+def test_an_invalid_limit_for_one_turn_is_refused(memory: Place) -> None:
+    """Bug: the invalid limit broke the turn after its input was on disk."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

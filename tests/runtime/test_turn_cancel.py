@@ -20,7 +20,7 @@ def pay(cents: int) -> str:
     return f"paid {cents}"
 
 
-def test_a_turn_cancelled_while_the_model_streams_retracts_what_was_shown(place: Place) -> None:
+def test_cancelling_a_turn_while_the_model_streams_retracts_the_streamed_text(place: Place) -> None:
     """Seed: a cancellation names a turn and wins once; text that was streamed before is retracted."""
 
     async def main() -> None:
@@ -46,7 +46,7 @@ def test_a_turn_cancelled_while_the_model_streams_retracts_what_was_shown(place:
 
 
 @pytest.mark.slow
-def test_a_turn_cancelled_while_an_async_tool_runs_ends_the_tool(place: Place) -> None:
+def test_cancelling_a_turn_while_an_async_tool_runs_ends_the_tool(place: Place) -> None:
     """Seed: tools end within their grace period; every call has a result, CANCELLED if need be."""
 
     async def main() -> None:
@@ -76,7 +76,7 @@ def test_a_turn_cancelled_while_an_async_tool_runs_ends_the_tool(place: Place) -
     asyncio.run(main())
 
 
-def test_a_turn_cancelled_while_a_plain_function_runs_does_not_wait_for_it(place: Place) -> None:
+def test_cancelling_a_turn_does_not_wait_for_a_running_sync_tool(place: Place) -> None:
     """Seed: a thread that does not return is abandoned."""
 
     async def main() -> None:
@@ -102,7 +102,7 @@ def test_a_turn_cancelled_while_a_plain_function_runs_does_not_wait_for_it(place
     asyncio.run(main())
 
 
-def test_calls_that_had_their_results_keep_them(place: Place) -> None:
+def test_calls_that_already_have_results_keep_them(place: Place) -> None:
     """Seed: every call in the history has a result, in order."""
 
     async def main() -> None:
@@ -191,7 +191,7 @@ def test_a_cancellation_after_the_end_changes_nothing(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_turn_that_waits_its_turn_can_be_cancelled_before_it_begins(place: Place) -> None:
+def test_a_turn_waiting_for_an_earlier_one_can_be_cancelled_before_it_begins(place: Place) -> None:
     """Bug: the cancellation reported that the turn had ended, but it kept running."""
 
     async def main() -> None:
@@ -213,8 +213,8 @@ def test_a_turn_that_waits_its_turn_can_be_cancelled_before_it_begins(place: Pla
     asyncio.run(main())
 
 
-def test_a_cancelled_wait_for_an_approval_ends_the_turn(place: Place) -> None:
-    """Ours: a turn that waits can be cancelled; its call gets a result and its request is void."""
+def test_cancelling_a_turn_that_waits_for_an_approval_ends_it(place: Place) -> None:
+    """Ours: the turn's call gets a result, and its approval is void."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -244,7 +244,7 @@ def test_a_turn_that_waits_for_a_timer_can_be_cancelled_by_another_runtime(place
         async with place.runtime() as first:
             waiting = await (await first.session("s", agent=agent)).turn("hi")
         async with place.runtime() as second:
-            assert await second.cancel(waiting.turn_id)  # no agent is known here: it is noted
+            assert await second.cancel(waiting.turn_id)  # no agent is known here: it is only recorded
             record = await second.store.turn(waiting.turn_id)
             assert record is not None
             assert (record.state, record.cancel_requested) == (TurnState.WAITING, True)
@@ -257,7 +257,7 @@ def test_a_turn_that_waits_for_a_timer_can_be_cancelled_by_another_runtime(place
     asyncio.run(main())
 
 
-def test_a_cancellation_ends_the_pause_before_another_attempt(place: Place) -> None:
+def test_a_cancellation_ends_a_retry_pause(place: Place) -> None:
     """Ours: a caller does not wait a minute for a cancelled turn."""
 
     async def main() -> None:

@@ -75,7 +75,7 @@ def test_the_cost_of_a_reply_is_in_the_result_the_message_and_the_ledger(place: 
     asyncio.run(main())
 
 
-def test_what_is_not_known_to_cost_anything_does_not_look_free(memory: Place) -> None:
+def test_an_unknown_cost_is_not_shown_as_free(memory: Place) -> None:
     """Ours: a line of the ledger whose cost is unknown says so."""
 
     async def main() -> None:
@@ -89,7 +89,7 @@ def test_what_is_not_known_to_cost_anything_does_not_look_free(memory: Place) ->
     asyncio.run(main())
 
 
-def test_a_provider_may_know_what_it_costs_itself(memory: Place) -> None:
+def test_a_provider_may_report_the_cost_itself(memory: Place) -> None:
     """Ours: a cost that the provider reports is used."""
 
     async def main() -> None:
@@ -102,7 +102,7 @@ def test_a_provider_may_know_what_it_costs_itself(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_limit_on_money_is_refused_before_there_is_a_turn_if_no_price_is_known(memory: Place) -> None:
+def test_a_cost_limit_without_a_known_price_is_refused_before_the_turn_begins(memory: Place) -> None:
     """Ours: without a price a cost limit fails closed, with a hint."""
 
     async def main() -> None:
@@ -119,7 +119,7 @@ def test_a_limit_on_money_is_refused_before_there_is_a_turn_if_no_price_is_known
     asyncio.run(main())
 
 
-def test_a_turn_that_is_taken_over_where_no_price_is_known_stays_unfinished(place: Place) -> None:
+def test_a_turn_taken_over_where_no_price_is_known_stays_unfinished(place: Place) -> None:
     """Ours: the limit is stored with the turn, and the process that resumes it must enforce it."""
 
     @tool(approval="manual")
@@ -163,11 +163,11 @@ def test_a_turn_that_no_longer_has_a_price_can_be_cancelled(place: Place) -> Non
     asyncio.run(main())
 
 
-def test_a_turn_stops_before_the_call_that_it_has_no_money_for(memory: Place) -> None:
+def test_a_turn_over_its_cost_limit_makes_no_further_model_call(memory: Place) -> None:
     """Ours: limits are enforced before a call is made."""
 
     async def main() -> None:
-        model = staged(Usage(input=5000), calls=99)  # a cent each
+        model = staged(Usage(input=5000), calls=99)  # one cent each
         async with memory.runtime(prices=PRICES) as runtime:
             session = await runtime.session("s", agent=Agent(model, tools=[look]))
             with pytest.raises(TurnStopped) as caught:
@@ -180,7 +180,7 @@ def test_a_turn_stops_before_the_call_that_it_has_no_money_for(memory: Place) ->
     asyncio.run(main())
 
 
-def test_the_price_of_the_model_that_was_asked_stands_in_for_an_unknown_name(memory: Place) -> None:
+def test_the_price_of_the_requested_model_is_used_for_an_unknown_model_name(memory: Place) -> None:
     """Ours: providers serve dated versions of the requested model."""
 
     async def main() -> None:
@@ -194,7 +194,7 @@ def test_the_price_of_the_model_that_was_asked_stands_in_for_an_unknown_name(mem
     asyncio.run(main())
 
 
-def test_calls_that_failed_and_calls_of_tools_count_against_max_calls(memory: Place) -> None:
+def test_failed_calls_and_model_calls_of_tools_count_against_max_calls(memory: Place) -> None:
     """Ours: a tool's model call beyond the limit fails with an error."""
 
     async def main() -> None:
@@ -210,7 +210,7 @@ def test_calls_that_failed_and_calls_of_tools_count_against_max_calls(memory: Pl
     asyncio.run(main())
 
 
-def test_no_question_at_once_with_others_slips_past_max_calls(memory: Place) -> None:
+def test_concurrent_questions_cannot_exceed_max_calls(memory: Place) -> None:
     """Ours: calls that are still running count, too."""
 
     @tool
@@ -232,7 +232,7 @@ def test_no_question_at_once_with_others_slips_past_max_calls(memory: Place) -> 
     asyncio.run(main())
 
 
-def test_money_that_tools_spend_counts_at_once(memory: Place) -> None:
+def test_money_spent_by_tools_counts_at_once(memory: Place) -> None:
     """Ours: a tool that calls the model repeatedly is stopped within its call."""
 
     async def main() -> None:
@@ -246,8 +246,8 @@ def test_money_that_tools_spend_counts_at_once(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_plugin_keeps_the_limits_of_the_turn(memory: Place) -> None:
-    """Ours: model calls of hooks count against the same budget."""
+def test_model_calls_of_plugins_count_against_the_turns_limits(memory: Place) -> None:
+    """Ours: hooks share the budget of the turn."""
 
     class Curious(Plugin):
         id = "curious"

@@ -1,4 +1,4 @@
-"""Input while a turn runs: injected into it, queued behind it, taken back."""
+"""Input while a turn runs: injected into it, queued behind it, withdrawn."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_a_message_injected_before_completion_makes_the_model_answer_again(place
     asyncio.run(main())
 
 
-def test_messages_are_delivered_in_the_order_they_came_in(place: Place) -> None:
-    """Ours: messages are delivered in the order of arrival."""
+def test_messages_are_delivered_in_the_order_of_arrival(place: Place) -> None:
+    """Ours: injected messages do not overtake each other."""
 
     async def main() -> None:
         model = HeldModel("end")
@@ -125,7 +125,7 @@ def test_a_message_injected_into_an_idle_session_waits_for_its_next_turn(place: 
     asyncio.run(main())
 
 
-def test_what_misses_the_last_checkpoint_becomes_the_next_turn(place: Place) -> None:
+def test_a_message_that_misses_the_last_checkpoint_becomes_the_next_turn(place: Place) -> None:
     """Seed: such a message becomes the input of the next turn."""
 
     async def main() -> None:
@@ -161,7 +161,7 @@ def test_a_message_injected_into_a_waiting_turn_is_delivered_when_it_resumes(pla
     asyncio.run(main())
 
 
-def test_an_input_can_be_taken_back_until_it_is_claimed(place: Place) -> None:
+def test_an_input_can_be_withdrawn_until_it_is_claimed(place: Place) -> None:
     """Seed: an input can be withdrawn until a turn has claimed it."""
 
     async def main() -> None:
@@ -177,7 +177,7 @@ def test_an_input_can_be_taken_back_until_it_is_claimed(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_queued_input_runs_as_a_turn_of_its_own(place: Place) -> None:
+def test_a_queued_input_runs_as_a_separate_turn(place: Place) -> None:
     """Seed: `queue` starts the next turn."""
 
     async def main() -> None:
@@ -199,7 +199,7 @@ def test_a_queued_input_runs_as_a_turn_of_its_own(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_queued_input_can_be_taken_back_before_its_turn(place: Place) -> None:
+def test_a_queued_input_can_be_withdrawn_before_its_turn(place: Place) -> None:
     """Seed: an input can be withdrawn until a turn has claimed it."""
 
     async def main() -> None:
@@ -220,7 +220,7 @@ def test_a_queued_input_can_be_taken_back_before_its_turn(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_queue_on_an_idle_session_starts_at_once(place: Place) -> None:
+def test_queueing_on_an_idle_session_starts_a_turn_at_once(place: Place) -> None:
     """Ours: an idle session has nothing to wait for."""
 
     async def main() -> None:
@@ -232,10 +232,10 @@ def test_queue_on_an_idle_session_starts_at_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_queued_input_whose_turn_cannot_begin_is_reported_and_retried_less_and_less_often(
+def test_a_queued_input_whose_turn_cannot_begin_is_reported_and_retried_with_growing_pauses(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Bug: the input was retried every second, for ever, and the reason was not reported."""
+    """Bug: the input was retried every second, forever, and the reason was not reported."""
 
     async def main() -> None:
         tries, is_known = 0, False
@@ -302,8 +302,8 @@ def test_a_queued_input_that_the_keeper_finds_first_is_tried_once(memory: Place,
     asyncio.run(main())
 
 
-def test_what_was_queued_behind_a_waiting_turn_runs_when_that_has_ended(place: Place) -> None:
-    """Bug: the input stayed queued for ever.
+def test_an_input_queued_behind_a_waiting_turn_runs_when_that_turn_has_ended(place: Place) -> None:
+    """Bug: the input stayed queued forever.
 
     Ours: a new turn is refused while one waits for a person; `queue` works behind it.
     """
@@ -333,7 +333,7 @@ def _idle(session: Any) -> bool:
     return draining is None or draining.done()
 
 
-def test_what_was_queued_survives_a_restart(place: Place) -> None:
+def test_a_queued_input_survives_a_restart(place: Place) -> None:
     """Bug: no process ran the input after a restart.
 
     Seed: queued and injected inputs are durable.
@@ -354,8 +354,8 @@ def test_what_was_queued_survives_a_restart(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_queued_turns_get_the_dependencies_of_the_session(memory: Place) -> None:
-    """Bug: queued turns got no dependencies."""
+def test_queued_turns_get_the_sessions_deps(memory: Place) -> None:
+    """Bug: queued turns got no deps."""
     seen: list[Any] = []
 
     @tool(side_effect="read")
@@ -373,8 +373,8 @@ def test_queued_turns_get_the_dependencies_of_the_session(memory: Place) -> None
     asyncio.run(main())
 
 
-def test_the_same_input_twice_is_one(place: Place) -> None:
-    """Ours: a repeated input is delivered once; another text under the same id is refused."""
+def test_the_same_input_sent_twice_is_delivered_once(place: Place) -> None:
+    """Ours: another text under the same id is refused."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -388,7 +388,7 @@ def test_the_same_input_twice_is_one(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_input_for_a_session_that_is_gone_is_refused(place: Place) -> None:
+def test_input_for_a_deleted_session_is_refused(place: Place) -> None:
     """Ours: no input is kept without a session."""
 
     async def main() -> None:
@@ -402,7 +402,7 @@ def test_input_for_a_session_that_is_gone_is_refused(place: Place) -> None:
 
 
 def test_an_injected_message_survives_a_crash_after_its_delivery(place: Place) -> None:
-    """Ours: a claimed message is in the journal before the model is asked again."""
+    """Ours: a claimed message is in the journal before the model is called again."""
 
     async def main() -> None:
         @tool(loop="runtime")
@@ -432,8 +432,8 @@ def test_an_injected_message_survives_a_crash_after_its_delivery(place: Place) -
     asyncio.run(main())
 
 
-def test_an_injected_input_brings_its_own_id(place: Place) -> None:
-    """Seed: `InjectedTurnInput{id, message}` has an id of the caller."""
+def test_an_injected_input_may_have_its_callers_id(place: Place) -> None:
+    """Seed: `InjectedTurnInput{id, message}` has an id from the caller."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

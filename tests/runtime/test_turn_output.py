@@ -48,7 +48,7 @@ class Choosy(msgspec.Struct):
         (int | None, "null", None),
     ],
 )
-def test_an_answer_is_a_value_of_the_type(output_type: Any, answer: str, output: Any) -> None:
+def test_an_answer_is_a_value_of_the_output_type(output_type: Any, answer: str, output: Any) -> None:
     """Seed: `result.output` is text, or a validated `output_type`."""
     result = agent_of(answer, output_type=output_type).run_sync("hi")
     assert result.output == output
@@ -70,7 +70,7 @@ def test_the_model_is_shown_the_schema() -> None:
     asyncio.run(main())
 
 
-def test_the_model_learns_what_does_not_fit(place: Place) -> None:
+def test_the_model_learns_why_its_answer_does_not_match(place: Place) -> None:
     """Seed: the answer is validated, and the model reads why it does not match."""
 
     async def main() -> None:
@@ -87,7 +87,7 @@ def test_the_model_learns_what_does_not_fit(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_the_model_is_corrected_a_limited_number_of_times(place: Place) -> None:
+def test_the_number_of_corrections_is_limited(place: Place) -> None:
     """Ours: after the last retry the turn stops, with all messages in the result."""
 
     async def main() -> None:
@@ -103,19 +103,19 @@ def test_the_model_is_corrected_a_limited_number_of_times(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_no_retry_means_the_first_answer_counts() -> None:
+def test_without_retries_the_first_answer_counts() -> None:
     """Ours: a limit of zero permits no retry."""
     with pytest.raises(TurnStopped):
         agent_of("no", "5", output_type=int, limits=UsageLimits(max_output_retries=0)).run_sync("hi")
 
 
 @pytest.mark.parametrize("answer", ["", "NaN", '{"a": 1', "42 apples", "[" * 5000, '"\\ud800"'])
-def test_an_answer_that_is_not_json_does_not_fit(answer: str) -> None:
+def test_an_answer_that_is_not_json_does_not_match(answer: str) -> None:
     """Ours: whatever a model writes, the error goes to the model and is never raised."""
     assert agent_of(answer, "5", output_type=int).run_sync("hi").output == 5
 
 
-def test_a_type_that_raises_what_it_likes_only_does_not_fit(place: Place) -> None:
+def test_any_exception_of_the_output_type_means_that_the_answer_does_not_match(place: Place) -> None:
     """Bug: the exception broke the turn, and every attempt to resume it."""
 
     async def main() -> None:
@@ -142,7 +142,7 @@ def test_a_typed_answer_survives_a_restart(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_an_injected_message_comes_before_the_check_of_an_answer(memory: Place) -> None:
+def test_an_injected_message_is_delivered_before_an_answer_is_checked(memory: Place) -> None:
     """Ours: a message that makes the model answer again costs no retry."""
 
     async def main() -> None:

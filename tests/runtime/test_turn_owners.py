@@ -1,4 +1,4 @@
-"""The agent that resumes a turn: the one that it belongs to, and no other."""
+"""The agent that resumes a turn: the one to which the turn belongs, and no other."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def finish(place: Place) -> None:
         assert results(await session.messages()) == ["refunded"]
 
 
-def test_a_session_that_another_agent_opened_leaves_a_decided_turn_alone(place: Place) -> None:
+def test_a_session_opened_by_another_agent_leaves_a_decided_turn_alone(place: Place) -> None:
     """Bug: `chat --session X` with another agent ended a program's approved call as UNKNOWN_TOOL."""
 
     async def main() -> None:
@@ -97,7 +97,7 @@ def test_a_session_that_another_agent_opened_leaves_a_decided_turn_alone(place: 
     asyncio.run(main())
 
 
-def test_an_undecided_turn_of_another_agent_is_in_the_way_but_stays(place: Place) -> None:
+def test_an_undecided_turn_of_another_agent_blocks_new_turns_but_is_kept(place: Place) -> None:
     """Ours: any process that opens the session can read the approval and decide it."""
 
     async def main() -> None:
@@ -115,7 +115,7 @@ def test_an_undecided_turn_of_another_agent_is_in_the_way_but_stays(place: Place
     asyncio.run(main())
 
 
-def test_a_session_approval_by_another_agent_is_not_decided(memory: Place) -> None:
+def test_session_approve_by_another_agent_does_not_decide(memory: Place) -> None:
     """Ours: `Session.approve` decides and resumes; if it cannot resume, it does not decide."""
 
     async def main() -> None:
@@ -131,8 +131,8 @@ def test_a_session_approval_by_another_agent_is_not_decided(memory: Place) -> No
     asyncio.run(main())
 
 
-def test_the_owner_continues_its_turn_in_a_session_that_another_agent_opened(memory: Place) -> None:
-    """Ours: the turn's agent resumes it if the process knows it; then the other agent may begin."""
+def test_the_turns_agent_resumes_it_in_a_session_that_another_agent_opened(memory: Place) -> None:
+    """Ours: the turn's agent resumes it if the process knows that agent; then the other agent may begin."""
 
     async def main() -> None:
         approval = await waiting(memory)
@@ -152,7 +152,7 @@ def test_the_owner_continues_its_turn_in_a_session_that_another_agent_opened(mem
     asyncio.run(main())
 
 
-def test_a_timer_of_another_agents_turn_does_not_wake_it(memory: Place) -> None:
+def test_a_timer_of_another_agents_turn_does_not_resume_it(memory: Place) -> None:
     """Bug: any process that had the session open resumed whatever was due there."""
 
     async def main() -> None:
@@ -173,7 +173,7 @@ def test_a_timer_of_another_agents_turn_does_not_wake_it(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_turn_that_a_dead_process_left_is_not_continued_by_another_agent(place: Place) -> None:
+def test_a_turn_left_by_a_dead_process_is_not_resumed_by_another_agent(place: Place) -> None:
     """Bug: a new turn of another agent took over the unfinished one before it."""
 
     async def main() -> None:
@@ -201,7 +201,7 @@ def test_a_turn_that_a_dead_process_left_is_not_continued_by_another_agent(place
 def test_an_agent_of_the_same_name_with_other_tools_or_models_leaves_the_turn_parked(
     place: Place, missing: str
 ) -> None:
-    """Bug: an agent that only had the name ended the approved call as UNKNOWN_TOOL."""
+    """Bug: an agent that had only the same name ended the approved call as UNKNOWN_TOOL."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -242,7 +242,7 @@ def test_an_agent_of_the_same_name_with_other_tools_or_models_leaves_the_turn_pa
     asyncio.run(main())
 
 
-def test_a_runtime_refuses_two_agents_of_one_name() -> None:
+def test_a_runtime_refuses_two_agents_with_the_same_name() -> None:
     """Bug: the last one won, and resumed the turns of the others."""
     with pytest.raises(InvalidArgument, match="two agents named 'shop'"):
         Runtime(agents=[shop(), shop()])

@@ -1,4 +1,4 @@
-"""Turns of several processes on one session, of processes that were stopped, and of very many sessions."""
+"""Turns of several processes on one session, of stopped processes, and of very many sessions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Start = Callable[..., Any]
 
 
 class Writers:
-    """Processes that write to one session, beside the ledger of what their tools did."""
+    """Processes that write to one session, and the ledger of their tools' effects."""
 
     def __init__(self, child: Start, home: Path) -> None:
         self._child = child
@@ -74,7 +74,7 @@ def _said(one: Any) -> Any:
 
 
 def _until(condition: Callable[[], object]) -> None:
-    """Wait for another process."""
+    """Wait until *condition* holds, for example because another process has done something."""
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
@@ -103,7 +103,7 @@ def test_processes_that_share_a_session_write_one_after_the_other(writers: Write
 
 
 @pytest.mark.slow
-def test_when_one_of_many_writers_is_killed_the_others_end_its_turn_and_go_on(writers: Writers) -> None:
+def test_when_one_of_many_writers_is_killed_the_others_finish_its_turn_and_continue(writers: Writers) -> None:
     """Ours: a dead owner's turn is ended once, and the process that found it gets no error."""
     writers.gate.touch()
     victim = writers.start("victim")
@@ -121,8 +121,8 @@ def test_when_one_of_many_writers_is_killed_the_others_end_its_turn_and_go_on(wr
     assert [line[1] for line in writers.lines()].count("victim") <= 2
 
 
-def test_a_dead_owner_is_succeeded_at_once(writers: Writers) -> None:
-    """Ours: SPEC §7, the successor has no patience, so it would fail if it had to wait for a lease."""
+def test_the_turn_of_a_dead_owner_is_taken_over_at_once(writers: Writers) -> None:
+    """Ours: SPEC §7, the successor would fail if it had to wait for the lease."""
     writers.gate.touch()
     owner = writers.start("owner")
     _go(owner)
@@ -139,7 +139,7 @@ def test_a_dead_owner_is_succeeded_at_once(writers: Writers) -> None:
     assert (interrupted.error.code, done.value) == ("INTERRUPTED", "heir")
 
 
-def test_a_dead_owner_that_is_not_reaped_is_succeeded_at_once(writers: Writers) -> None:
+def test_the_turn_of_a_dead_owner_that_is_not_reaped_is_taken_over_at_once(writers: Writers) -> None:
     """Ours: SPEC §7, in a container whose first process reaps nothing, dead processes stay listed."""
     writers.gate.touch()
     owner = writers.start("owner", fresh=True)
@@ -153,10 +153,10 @@ def test_a_dead_owner_that_is_not_reaped_is_succeeded_at_once(writers: Writers) 
     assert [status for _, status in _said(heir).get("turns", [])] == ["finished"]
 
 
-# Owners that were stopped
+# Stopped owners
 
 
-def test_an_owner_that_is_stopped_in_a_tool_commits_nothing_when_it_continues(writers: Writers) -> None:
+def test_an_owner_stopped_in_a_tool_commits_nothing_when_it_continues(writers: Writers) -> None:
     """Ours: SPEC §7, a worker that lost its lease can commit nothing, and its effect is not repeated."""
     writers.gate.touch()
     old = writers.start("old", LEASE_S=0.3)
@@ -187,7 +187,7 @@ def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[Theatre
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["sequence", "ask", "cancel", "completion"])
-def test_an_owner_that_is_stopped_at_any_point_is_succeeded_and_commits_nothing(
+def test_an_owner_stopped_at_any_point_loses_its_turn_and_commits_nothing(
     theatre: Theatre, scenario: str
 ) -> None:
     """Ours: the points are enumerated like those of crashes, and the same rules hold."""
@@ -199,7 +199,7 @@ def test_an_owner_that_is_stopped_at_any_point_is_succeeded_and_commits_nothing(
             if not report["stopped"]:
                 return False
             if report["heir"].get("raised") != "StoreUnavailable":
-                break  # else it was stopped while its writer held the file, which no process can get past
+                break  # otherwise its writer held the file lock, and no process can take over
         assert report["heir"].get("status") == "done", (number, report["heir"])
         assert report["old"].get("raised", "LeaseLost") == "LeaseLost", (number, report["old"])
         assert report["last"]["messages"] == report["heir"]["messages"]
@@ -210,7 +210,7 @@ def test_an_owner_that_is_stopped_at_any_point_is_succeeded_and_commits_nothing(
     assert theatre.enumerate(stopped_at, theatre.points) > 15
 
 
-# What comes in at the last moment
+# Input at the last moment
 
 
 class LateVoices:
@@ -225,7 +225,7 @@ class LateVoices:
         return getattr(self._store, name)
 
     async def commit(self, lease: Lease, commit: TurnCommit) -> Any:
-        """Inject a message before the first commit; when the commit is refused, take the message back."""
+        """Inject a message before the first commit; when the commit is refused, withdraw the message."""
         self._commits += 1
         if self._commits == 1:
             await self._store.put_input(_injected("first"))
@@ -258,10 +258,10 @@ async def _cancel(store: SessionStore, turn_id: str) -> None:
     ("then", "status", "said"),
     [(_inject_more, "finished", ["go", "second"]), (_cancel, "stopped", ["go"])],
 )
-def test_what_is_injected_and_withdrawn_at_the_last_moment_does_not_wedge_the_turn(
+def test_a_message_injected_and_withdrawn_at_the_last_moment_does_not_block_the_turn(
     tmp_path: Path, then: Any, status: str, said: list[str]
 ) -> None:
-    """Bug: the turn counted as finished, and its commit and every later turn were refused for ever."""
+    """Bug: the turn counted as finished, and its commit and every later turn were refused forever."""
 
     async def scenario() -> None:
         agent = Agent(ScriptedModel(["done", "that too", "next"], strict=False))
@@ -285,7 +285,7 @@ def _agent() -> Agent[Any, str]:
 
 
 @pytest.mark.slow
-def test_a_hundred_sessions_take_ten_turns_at_once(tmp_path: Path) -> None:
+def test_a_hundred_sessions_run_ten_turns_concurrently(tmp_path: Path) -> None:
     """Ours: each session has its own turns, in order."""
 
     async def take_ten(runtime: Runtime, agent: Agent[Any, str], name: str) -> list[str | None]:
@@ -339,7 +339,7 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_a_thousand_idle_sessions_take_little_room_and_still_work(
+def test_a_thousand_idle_sessions_take_little_memory_and_still_work(
     child: Start, tmp_path: Path, load: Callable[[int, int], int]
 ) -> None:
     """Ours: `bench/turns.py` measures the memory; this test only excludes absurd values."""

@@ -28,7 +28,7 @@ def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[Theatre
     made.close()
 
 
-# No room
+# A full disk
 
 
 def _same_process(server: ForkServer, home: Path, number: int) -> bool:
@@ -56,12 +56,12 @@ def _next_process(server: ForkServer, home: Path, number: int) -> bool:
 def test_a_disk_that_fails_at_any_write_of_a_turn_breaks_nothing(
     theatre: Theatre, case: Callable[[ForkServer, Path, int], bool]
 ) -> None:
-    """Ours: a full disk gives a typed error and no partial commit; the turn resumes when there is room."""
+    """Ours: a full disk gives a typed error and no partial commit; the turn resumes when there is space."""
     assert theatre.enumerate(case, theatre.points) > 80
 
 
-def test_a_full_disk_is_a_typed_error_and_the_turn_resumes_when_there_is_room(tmp_path: Path) -> None:
-    """Ours: the operating system refuses to make the file longer; no turn is lost or doubled."""
+def test_a_full_disk_raises_a_typed_error_and_the_turn_resumes_when_there_is_space(tmp_path: Path) -> None:
+    """Ours: the operating system refuses to extend the file; no turn is lost or duplicated."""
 
     async def scenario() -> None:
         agent = Agent(ScriptedModel([f"reply {n}" for n in range(1, 200)], strict=False))
@@ -79,7 +79,7 @@ def test_a_full_disk_is_a_typed_error_and_the_turn_resumes_when_there_is_room(tm
 
 
 class no_room:
-    """Prevent files from growing beyond the size that *path* has."""
+    """A context in which files cannot grow beyond the current size of *path*."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -94,7 +94,7 @@ class no_room:
         signal.signal(signal.SIGXFSZ, self._handler)
 
 
-# Other bytes
+# Damaged bytes
 
 
 @tool(approval="manual")
@@ -144,7 +144,7 @@ def full_of_records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fac
             }
 
     facts = asyncio.run(make())
-    with contextlib.closing(open_checked(str(path))) as db:  # it is copied without what stands beside it
+    with contextlib.closing(open_checked(str(path))) as db:  # only the file itself is copied
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     return path, facts
 
@@ -152,7 +152,7 @@ def full_of_records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fac
 Use = Callable[[Runtime, Session[Any], Facts], Awaitable[object]]
 
 
-async def _go_on(runtime: Runtime, session: Session[Any], facts: Facts) -> object:
+async def _resume(runtime: Runtime, session: Session[Any], facts: Facts) -> object:
     await runtime.complete(facts["token"], "delivered")
     return await session.approve(facts["approval"])
 
@@ -175,22 +175,22 @@ async def _read(runtime: Runtime, session: Session[Any], facts: Facts) -> object
 
 
 RECORDS: list[tuple[str, str, str, str, Use]] = [
-    ("sessions", "head", "id = 's'", "session s", _go_on),
+    ("sessions", "head", "id = 's'", "session s", _resume),
     ("segments", "body", "segment_id = '{segment}'", "segment {segment}", _read),
-    ("segments", "body", "segment_id = '{segment}'", "segment {segment}", _go_on),
-    ("turns", "input", "turn_id = '{turn}'", "turn {turn}", _go_on),
-    ("turns", "summary", "turn_id = '{turn}'", "turn {turn}", _go_on),
-    ("journal", "body", "name = 'model.1'", "model.1 of turn {turn}", _go_on),
+    ("segments", "body", "segment_id = '{segment}'", "segment {segment}", _resume),
+    ("turns", "input", "turn_id = '{turn}'", "turn {turn}", _resume),
+    ("turns", "summary", "turn_id = '{turn}'", "turn {turn}", _resume),
+    ("journal", "body", "name = 'model.1'", "model.1 of turn {turn}", _resume),
     ("approvals", "body", "approval_id = '{approval}'", "{approval}", _approve),
     ("waits", "wait", "wait_id = '{token}'", "wait {token}", _complete),
     ("waits", "wait", "wait_id = '{token}'", "wait {token}", _approve),
-    ("inputs", "body", "input_id = '{input}'", "input {input}", _go_on),
+    ("inputs", "body", "input_id = '{input}'", "input {input}", _resume),
     ("blobs", "data", "digest = '{blob}'", "blob {blob}", _attachment),
 ]
 
 
 @pytest.mark.parametrize(("table", "column", "where", "name", "use"), RECORDS)
-def test_a_flipped_byte_in_a_record_that_a_turn_reads_is_an_error_that_names_it(
+def test_the_error_about_a_flipped_byte_in_a_record_that_a_turn_reads_names_the_record(
     full_of_records: tuple[Path, Facts],
     tmp_path: Path,
     table: str,
@@ -227,10 +227,10 @@ def _flip(path: Path, table: str, column: str, where: str) -> None:
 
 
 @pytest.mark.slow
-def test_no_flipped_byte_of_the_file_changes_what_is_read(
+def test_no_flipped_byte_of_the_file_causes_a_wrong_answer(
     full_of_records: tuple[Path, Facts], tmp_path: Path, sampled: Callable[[int], slice]
 ) -> None:
-    """Ours: at any place, also in SQLite's own structures: the same answer or an error."""
+    """Ours: at any position, even in SQLite's own structures: the same answer or an error."""
     original, _ = full_of_records
     whole = original.read_bytes()
 

@@ -69,8 +69,8 @@ def test_a_call_that_needs_a_person_parks_its_turn(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_person_may_change_the_arguments(place: Place) -> None:
-    """Seed: a person may edit the arguments, and the new digest is recorded."""
+def test_a_person_may_edit_the_arguments(place: Place) -> None:
+    """Seed: the digest of the edited arguments is recorded."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -87,7 +87,7 @@ def test_a_person_may_change_the_arguments(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_denied_call_is_a_result_that_gives_the_reason(place: Place) -> None:
+def test_a_denied_call_gets_a_result_with_the_reason(place: Place) -> None:
     """Seed: a denial has a reason."""
 
     async def main() -> None:
@@ -135,8 +135,8 @@ def test_a_decision_that_comes_too_late_approves_nothing(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_new_turn_may_begin_once_the_wait_of_the_old_one_is_over(place: Place) -> None:
-    """Ours: the old turn is completed first."""
+def test_a_new_turn_may_begin_once_the_previous_turns_wait_is_over(place: Place) -> None:
+    """Ours: the previous turn is completed first."""
 
     async def main() -> None:
         async with place.runtime(approval_ttl_s=60) as runtime:
@@ -149,8 +149,8 @@ def test_a_new_turn_may_begin_once_the_wait_of_the_old_one_is_over(place: Place)
     asyncio.run(main())
 
 
-def test_approvals_go_together_with_parallel_calls(place: Place) -> None:
-    """Seed: approvals work with parallel calls."""
+def test_approvals_work_with_parallel_calls(place: Place) -> None:
+    """Seed: other calls of the reply are executed meanwhile, and each wait is decided separately."""
 
     async def main() -> None:
         script = [asks(("pay", {"cents": 1}), ("look", {}), ("pay", {"cents": 2})), "end"]
@@ -168,7 +168,7 @@ def test_approvals_go_together_with_parallel_calls(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_two_decisions_at_once_both_count(place: Place) -> None:
+def test_two_concurrent_decisions_both_count(place: Place) -> None:
     """Ours: each caller that decides gets the result of the turn."""
 
     async def main() -> None:
@@ -201,7 +201,7 @@ def test_an_approval_is_decided_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_session_decides_only_about_its_own_calls(place: Place) -> None:
+def test_a_session_can_decide_only_its_own_calls(place: Place) -> None:
     """Bug: the other session's turn resumed with this one's history."""
 
     async def main() -> None:
@@ -224,7 +224,7 @@ def test_a_decision_made_in_another_runtime_is_used_after_restarts(place: Place)
         async with place.runtime() as first:
             session = await first.session("s", agent=agent_of(*PAYING, tools=[pay]))
             waiting = await session.turn("pay")
-        async with place.runtime() as second:  # knows no agent: it decides, and nothing else
+        async with place.runtime() as second:  # knows no agent: it only decides
             (asked,) = await second.approvals(pending=True)
             assert asked.approval_id == waiting.waits[0].wait_id
             await second.approve(asked.approval_id)
@@ -237,7 +237,7 @@ def test_a_decision_made_in_another_runtime_is_used_after_restarts(place: Place)
     asyncio.run(main())
 
 
-def test_a_turn_resumes_by_itself_where_its_agent_is_known(place: Place) -> None:
+def test_a_turn_resumes_by_itself_in_a_process_that_knows_its_agent(place: Place) -> None:
     """Ours: the process that decides need not be the one that runs the turn."""
 
     async def main() -> None:
@@ -255,7 +255,7 @@ def test_a_turn_resumes_by_itself_where_its_agent_is_known(place: Place) -> None
     asyncio.run(main())
 
 
-def test_a_contract_that_changed_makes_the_approval_void(place: Place) -> None:
+def test_a_changed_contract_voids_the_approval(place: Place) -> None:
     """Seed: an approval is bound to the digest of the capability's contract."""
     ran: list[int] = []
 
@@ -279,7 +279,7 @@ def test_a_contract_that_changed_makes_the_approval_void(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_an_approved_call_of_a_tool_that_is_gone_waits_for_the_tool(place: Place) -> None:
+def test_an_approved_call_of_a_missing_tool_waits_for_the_tool(place: Place) -> None:
     """Bug: the approved call failed as UNKNOWN_TOOL, and the approval was used up."""
 
     async def main() -> None:
@@ -296,7 +296,7 @@ def test_an_approved_call_of_a_tool_that_is_gone_waits_for_the_tool(place: Place
     asyncio.run(main())
 
 
-def test_a_denied_call_is_not_asked_for_without_end(place: Place) -> None:
+def test_a_denied_call_is_not_requested_forever(place: Place) -> None:
     """Seed: a denial must not send the model into an endless retry (no-progress budget)."""
 
     async def main() -> None:
@@ -314,7 +314,7 @@ def test_a_denied_call_is_not_asked_for_without_end(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_call_that_was_approved_is_not_refused_for_its_rate(memory: Place) -> None:
+def test_an_approved_call_is_not_refused_by_its_rate_limit(memory: Place) -> None:
     """Bug: the call was counted when it was requested and again when it was approved."""
 
     @tool(name="pay", approval="manual", limits=CapabilityLimits(rate_per_min=1))
@@ -330,7 +330,7 @@ def test_a_call_that_was_approved_is_not_refused_for_its_rate(memory: Place) -> 
     asyncio.run(main())
 
 
-def test_events_tell_how_a_wait_ended(memory: Place) -> None:
+def test_events_report_the_end_of_a_wait(memory: Place) -> None:
     """Ours: an observer sees the decision as an event."""
 
     async def main() -> None:
@@ -351,7 +351,7 @@ def test_events_tell_how_a_wait_ended(memory: Place) -> None:
 # Timers
 
 
-def test_a_timer_ends_when_its_time_has_come(place: Place) -> None:
+def test_a_timer_ends_when_it_is_due(place: Place) -> None:
     """Seed: a turn may wait for an approval, a timer or an external completion without a worker."""
 
     def later() -> CompleteAfter:
@@ -373,8 +373,8 @@ def test_a_timer_ends_when_its_time_has_come(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_timer_goes_off_by_itself(memory: Place) -> None:
-    """Ours: the keeper of the runtime resumes turns whose timers are due."""
+def test_the_keeper_resumes_a_turn_when_its_timer_is_due(memory: Place) -> None:
+    """Ours: no caller has to resume it."""
 
     def later() -> CompleteAfter:
         return CompleteAfter(-5, "at once")
@@ -407,7 +407,7 @@ def test_a_timer_goes_off_by_itself(memory: Place) -> None:
         CompleteLater(5),  # type: ignore[arg-type]
     ],
 )
-def test_an_answer_that_cannot_be_kept_is_an_error_of_the_tool(place: Place, answer: Any) -> None:
+def test_a_result_that_cannot_be_stored_is_the_tools_error(place: Place, answer: Any) -> None:
     """Bug: the call had no result until its timeout, or none that could be read back."""
 
     def broken() -> Any:
@@ -438,7 +438,7 @@ class Outside:
         self.agent = agent_of(asks(("outside", {})), "end", "next", tools=[outside])
 
 
-def test_an_outside_system_delivers_the_result(place: Place) -> None:
+def test_an_outside_system_can_deliver_the_result(place: Place) -> None:
     """Seed: an outside system completes a call by its token."""
 
     async def main() -> None:
@@ -448,18 +448,18 @@ def test_an_outside_system_delivers_the_result(place: Place) -> None:
             waiting = await session.turn("hi")
             assert [(one.kind, one.wait_id) for one in waiting.waits] == [("completion", outside.tokens[0])]
             await runtime.complete(outside.tokens[0], {"ok": 1})
-            assert results((await go_on_or_ended(session)).messages) == [{"ok": 1}]
+            assert results((await result_of_first_turn(session)).messages) == [{"ok": 1}]
 
     asyncio.run(main())
 
 
-async def go_on_or_ended(session: Any) -> Any:
+async def result_of_first_turn(session: Any) -> Any:
     """Return the result of the first turn, whichever process ends it."""
     record = (await session.turns())[0]
     return await session._live.turn_of(record.turn_id).settled()
 
 
-def test_a_result_may_come_after_a_restart_and_is_delivered_once(place: Place) -> None:
+def test_a_result_may_arrive_after_a_restart_and_is_delivered_once(place: Place) -> None:
     """Seed: a completion works after any number of restarts, and is used once."""
 
     async def main() -> None:
@@ -472,14 +472,14 @@ def test_a_result_may_come_after_a_restart_and_is_delivered_once(place: Place) -
                 await second.complete(outside.tokens[0], "again")
         async with place.runtime() as third:
             session = await third.session("s", agent=outside.agent)
-            assert results((await go_on_or_ended(session)).messages) == ["paid"]
+            assert results((await result_of_first_turn(session)).messages) == ["paid"]
             with pytest.raises(TokenNotFound):
                 await third.complete(outside.tokens[0], "late")
 
     asyncio.run(main())
 
 
-def test_a_result_may_come_before_the_turn_waits_for_it(place: Place) -> None:
+def test_a_result_may_arrive_before_the_turn_waits_for_it(place: Place) -> None:
     """Ours: the outside system may be faster than the tool."""
 
     async def main() -> None:
@@ -493,12 +493,12 @@ def test_a_result_may_come_before_the_turn_waits_for_it(place: Place) -> None:
             agent = agent_of(asks(("outside", {})), "end", tools=[outside])
             session = await runtime.session("s", agent=agent)
             await session.turn("hi")
-            assert results((await go_on_or_ended(session)).messages) == ["early"]
+            assert results((await result_of_first_turn(session)).messages) == ["early"]
 
     asyncio.run(main())
 
 
-def test_the_other_side_may_report_a_failure(place: Place) -> None:
+def test_an_outside_system_may_report_a_failure(place: Place) -> None:
     """Ours: a failure outside is a failed call with its code."""
 
     async def main() -> None:
@@ -507,13 +507,13 @@ def test_the_other_side_may_report_a_failure(place: Place) -> None:
             session = await runtime.session("s", agent=outside.agent)
             await session.turn("hi")
             await runtime.fail(outside.tokens[0], ToolError("DECLINED", "no funds"))
-            result = await go_on_or_ended(session)
+            result = await result_of_first_turn(session)
             assert (result.output, results(result.messages)) == ("end", ["DECLINED"])
 
     asyncio.run(main())
 
 
-def test_a_result_that_never_comes_ends_the_wait_as_a_timeout(place: Place) -> None:
+def test_a_result_that_never_arrives_ends_the_wait_with_a_timeout(place: Place) -> None:
     """Seed: every wait ends."""
 
     async def main() -> None:
@@ -524,7 +524,7 @@ def test_a_result_that_never_comes_ends_the_wait_as_a_timeout(place: Place) -> N
             place.clock.advance(60)
             with pytest.raises(TokenAlreadyUsed):
                 await runtime.complete(outside.tokens[0], "late")
-            result = await go_on_or_ended(session)
+            result = await result_of_first_turn(session)
             assert results(result.messages) == ["TIMEOUT_TOOL"]
 
     asyncio.run(main())
@@ -542,7 +542,7 @@ def test_an_unknown_token_is_refused(place: Place, token: str) -> None:
     asyncio.run(main())
 
 
-def test_what_is_not_json_cannot_be_a_result(place: Place) -> None:
+def test_a_value_that_is_not_json_cannot_be_a_result(place: Place) -> None:
     """Ours: the value is refused before the token is used up."""
 
     async def main() -> None:
@@ -553,13 +553,13 @@ def test_what_is_not_json_cannot_be_a_result(place: Place) -> None:
             with pytest.raises(InvalidArgument):
                 await runtime.complete(outside.tokens[0], object())
             await runtime.complete(outside.tokens[0], "good")
-            assert results((await go_on_or_ended(session)).messages) == ["good"]
+            assert results((await result_of_first_turn(session)).messages) == ["good"]
 
     asyncio.run(main())
 
 
 def test_the_token_of_another_call_is_refused(place: Place) -> None:
-    """Bug: two calls that returned one token waited for each other for ever."""
+    """Bug: two calls that returned one token waited for each other forever."""
     tokens: list[str] = []
 
     @tool
@@ -573,13 +573,13 @@ def test_the_token_of_another_call_is_refused(place: Place) -> None:
             session = await runtime.session("s", agent=agent_of(*script, tools=[outside]))
             await session.turn("hi")
             await runtime.complete(tokens[0], "first")
-            assert results((await go_on_or_ended(session)).messages) == ["first", "INVALID_ARGUMENT"]
+            assert results((await result_of_first_turn(session)).messages) == ["first", "INVALID_ARGUMENT"]
 
     asyncio.run(main())
 
 
-def test_what_a_turn_waited_for_costs_no_wall_time(place: Place) -> None:
-    """Ours: max_wall_ms does not count waiting for people and timers."""
+def test_waiting_does_not_count_as_wall_time(place: Place) -> None:
+    """Ours: max_wall_ms does not include waiting for people and timers."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

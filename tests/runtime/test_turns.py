@@ -55,7 +55,7 @@ def look(key: str) -> str:
     return f"seen {key}"
 
 
-def test_a_session_remembers_what_was_said(place: Place) -> None:
+def test_a_session_remembers_earlier_turns(place: Place) -> None:
     """Seed: turns of a session share its history."""
 
     async def main() -> None:
@@ -86,7 +86,7 @@ def test_another_runtime_continues_where_the_first_stopped(place: Place) -> None
     asyncio.run(main())
 
 
-def test_events_tell_a_turn_from_its_begin_to_its_commit(memory: Place) -> None:
+def test_events_cover_a_turn_from_its_beginning_to_its_commit(memory: Place) -> None:
     """Seed: a turn emits typed events."""
 
     async def main() -> None:
@@ -110,7 +110,7 @@ def test_events_tell_a_turn_from_its_begin_to_its_commit(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_two_may_iterate_over_one_turn(memory: Place) -> None:
+def test_two_callers_may_iterate_over_one_turn(memory: Place) -> None:
     """Ours: every listener gets each event."""
 
     async def main() -> None:
@@ -138,7 +138,7 @@ def test_turns_of_one_session_run_one_after_the_other(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_turn_continues_although_its_caller_no_longer_waits(place: Place) -> None:
+def test_a_turn_continues_after_its_caller_stops_waiting(place: Place) -> None:
     """Ours: cancelling the wait does not end the turn."""
 
     async def main() -> None:
@@ -157,7 +157,7 @@ def test_a_turn_continues_although_its_caller_no_longer_waits(place: Place) -> N
     asyncio.run(main())
 
 
-def test_leaving_the_loop_over_its_events_does_not_end_a_turn(memory: Place) -> None:
+def test_breaking_out_of_the_loop_over_its_events_does_not_end_a_turn(memory: Place) -> None:
     """Ours: a caller that stops watching has not cancelled the turn."""
 
     async def main() -> None:
@@ -171,7 +171,9 @@ def test_leaving_the_loop_over_its_events_does_not_end_a_turn(memory: Place) -> 
     asyncio.run(main())
 
 
-def test_a_runtime_closed_during_a_turn_says_so_and_the_next_one_resumes_it(place: Place) -> None:
+def test_a_turn_interrupted_by_closing_the_runtime_raises_and_the_next_runtime_resumes_it(
+    place: Place,
+) -> None:
     """Ours: the turn is unfinished, not lost."""
 
     async def main() -> None:
@@ -195,7 +197,7 @@ def test_a_runtime_closed_during_a_turn_says_so_and_the_next_one_resumes_it(plac
     asyncio.run(main())
 
 
-def test_a_turn_that_recovery_ended_before_it_is_resumed_is_not_begun_again(place: Place) -> None:
+def test_a_turn_that_recovery_has_already_finished_is_not_started_again(place: Place) -> None:
     """Bug: `await session.resume() or session.turn(...)` began a second turn if recovery had been faster."""
 
     async def main() -> None:
@@ -221,7 +223,7 @@ def test_a_turn_that_recovery_ended_before_it_is_resumed_is_not_begun_again(plac
     asyncio.run(main())
 
 
-def test_an_interrupted_turn_comes_before_a_new_one(place: Place) -> None:
+def test_an_interrupted_turn_is_finished_before_a_new_one_begins(place: Place) -> None:
     """Ours: an unfinished turn comes first, whichever process left it."""
 
     async def main() -> None:
@@ -240,7 +242,7 @@ def test_an_interrupted_turn_comes_before_a_new_one(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_runtime_takes_up_unfinished_turns_of_the_agents_it_was_given(place: Place) -> None:
+def test_a_runtime_resumes_unfinished_turns_of_the_agents_it_was_given(place: Place) -> None:
     """Ours: `Runtime(agents=[...])` recovers turns of sessions that are never opened."""
 
     async def main() -> None:
@@ -260,7 +262,9 @@ def test_a_runtime_takes_up_unfinished_turns_of_the_agents_it_was_given(place: P
 
 
 @pytest.mark.parametrize("left", ["unfinished", "queued"])
-def test_an_agent_whose_model_cannot_be_opened_keeps_no_other_from_going_on(place: Place, left: str) -> None:
+def test_an_agent_whose_model_cannot_be_opened_does_not_stop_recovery_of_the_others(
+    place: Place, left: str
+) -> None:
     """Bug: the error silently ended the task that resumes turns."""
 
     async def main() -> None:
@@ -293,7 +297,7 @@ def queued(session_id: str) -> QueuedInput:
     )
 
 
-def test_a_closed_runtime_takes_no_more_turns(place: Place) -> None:
+def test_a_closed_runtime_accepts_no_turns(place: Place) -> None:
     """Ours: an operation that a closed runtime cannot perform raises."""
 
     async def main() -> None:
@@ -310,7 +314,7 @@ def test_a_closed_runtime_takes_no_more_turns(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_runtime_is_opened_once(memory: Place) -> None:
+def test_a_runtime_can_be_opened_only_once(memory: Place) -> None:
     """Ours: entering a runtime twice raises a clear error."""
 
     async def main() -> None:
@@ -321,8 +325,8 @@ def test_a_runtime_is_opened_once(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_tasks_that_enter_a_runtime_while_it_opens_wait_for_that(tmp_path: Path) -> None:
-    """Bug: all tasks but the first were refused, although the runtime was not open yet."""
+def test_tasks_that_enter_a_runtime_while_it_opens_wait_for_it(tmp_path: Path) -> None:
+    """Bug: all tasks except the first were refused, although the runtime was not open yet."""
 
     async def main() -> None:
         runtime = Runtime(tmp_path / "standfast.db")
@@ -336,7 +340,7 @@ def test_tasks_that_enter_a_runtime_while_it_opens_wait_for_that(tmp_path: Path)
     asyncio.run(main())
 
 
-def test_an_opening_that_is_cancelled_leaves_the_runtime_closed(tmp_path: Path) -> None:
+def test_cancelling_the_opening_leaves_the_runtime_closed(tmp_path: Path) -> None:
     """Ours: the next waiting task opens the runtime."""
 
     async def main() -> None:
@@ -353,8 +357,8 @@ def test_an_opening_that_is_cancelled_leaves_the_runtime_closed(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_sessions_need_an_agent_and_a_proper_id(memory: Place) -> None:
-    """Seed: ids are checked; a session without a known agent says how to give it one."""
+def test_sessions_need_an_agent_and_a_valid_id(memory: Place) -> None:
+    """Seed: ids are checked; the error for a session without a known agent says how to pass one."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -369,7 +373,7 @@ def test_sessions_need_an_agent_and_a_proper_id(memory: Place) -> None:
 # Calls
 
 
-def test_parallel_calls_run_at_once_and_their_results_are_in_source_order(memory: Place) -> None:
+def test_parallel_calls_run_concurrently_and_their_results_are_in_source_order(memory: Place) -> None:
     """Seed: native tool calls run concurrently, with results in source order."""
 
     async def main() -> None:
@@ -399,7 +403,7 @@ def test_parallel_calls_run_at_once_and_their_results_are_in_source_order(memory
 # Attempts
 
 
-def test_a_failure_that_may_pass_is_retried_with_growing_pauses(memory: Place) -> None:
+def test_a_transient_failure_is_retried_with_growing_pauses(memory: Place) -> None:
     """Seed: retries are bounded and recorded decisions."""
 
     async def main() -> None:
@@ -439,7 +443,7 @@ def test_the_provider_says_how_long_to_wait(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_a_failed_attempt_has_streamed_is_retracted(memory: Place) -> None:
+def test_text_streamed_by_a_failed_attempt_is_retracted(memory: Place) -> None:
     """Seed: a retried model attempt retracts its streamed text."""
 
     async def main() -> None:
@@ -457,7 +461,7 @@ def test_what_a_failed_attempt_has_streamed_is_retracted(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_attempts_come_to_an_end(place: Place) -> None:
+def test_the_number_of_attempts_is_limited(place: Place) -> None:
     """Ours: after the last attempt the turn stops, and the session is usable."""
 
     async def main() -> None:
@@ -474,7 +478,7 @@ def test_attempts_come_to_an_end(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_full_context_is_a_reason_of_its_own(memory: Place) -> None:
+def test_a_context_overflow_has_its_own_stop_reason(memory: Place) -> None:
     """Seed: a context overflow is a separate stop reason."""
 
     async def main() -> None:
@@ -538,8 +542,8 @@ def _is_no_stream(request: ModelRequest) -> Any:
         _is_no_stream,
     ],
 )
-def test_whatever_a_provider_does_wrong_ends_the_turn_and_not_the_session(place: Place, play: Any) -> None:
-    """Bug: some invalid replies raised inside the turn, and again in every resumption.
+def test_any_misbehaviour_of_a_provider_ends_the_turn_and_not_the_session(place: Place, play: Any) -> None:
+    """Bug: some invalid replies raised inside the turn, and again at every resumption.
 
     Seed: a stream that ends without the provider's terminal event is a failure.
     """
@@ -556,7 +560,7 @@ def test_whatever_a_provider_does_wrong_ends_the_turn_and_not_the_session(place:
     asyncio.run(main())
 
 
-def test_no_half_received_tool_call_ever_runs(memory: Place) -> None:
+def test_a_partially_received_tool_call_never_runs(memory: Place) -> None:
     """Seed: only complete tool calls are executed."""
     ran: list[str] = []
 
@@ -573,7 +577,7 @@ def test_no_half_received_tool_call_ever_runs(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_stream_of_many_chunks_lets_others_work(memory: Place) -> None:
+def test_a_stream_of_many_chunks_lets_other_tasks_run(memory: Place) -> None:
     """Ours: a fast model does not starve the loop."""
 
     async def flood(request: ModelRequest) -> AsyncIterator[ModelDelta]:
@@ -599,8 +603,8 @@ def test_a_stream_of_many_chunks_lets_others_work(memory: Place) -> None:
 # Idempotency keys
 
 
-def test_the_same_key_and_content_is_the_same_turn(place: Place) -> None:
-    """Seed: the same key and content return the same turn; other content is a conflict."""
+def test_the_same_key_and_content_return_the_same_turn(place: Place) -> None:
+    """Seed: other content under the same key is a conflict."""
 
     async def main() -> None:
         model = EchoModel()
@@ -620,7 +624,7 @@ def test_the_same_key_and_content_is_the_same_turn(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_the_same_key_at_the_same_time_is_one_turn(place: Place) -> None:
+def test_concurrent_requests_with_the_same_key_are_one_turn(place: Place) -> None:
     """Ours: a client that repeats a request gets one answer twice."""
 
     async def main() -> None:
@@ -635,8 +639,8 @@ def test_the_same_key_at_the_same_time_is_one_turn(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_key_finds_a_turn_that_was_interrupted_and_resumes_it(place: Place) -> None:
-    """Ours: repeating a request after a crash finishes what it began."""
+def test_a_key_finds_an_interrupted_turn_and_resumes_it(place: Place) -> None:
+    """Ours: repeating a request after a crash finishes the turn that it began."""
 
     async def main() -> None:
         model = HeldModel("again")
@@ -653,7 +657,7 @@ def test_a_key_finds_a_turn_that_was_interrupted_and_resumes_it(place: Place) ->
     asyncio.run(main())
 
 
-def test_a_key_finds_how_a_turn_stopped(place: Place) -> None:
+def test_a_key_returns_the_stop_of_a_failed_turn(place: Place) -> None:
     """Ours: repeating a failed request does not run it again."""
 
     async def main() -> None:
@@ -698,7 +702,7 @@ def test_a_provider_may_cancel_its_own_turn(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_an_error_that_is_a_model_error_keeps_its_code(memory: Place) -> None:
+def test_a_model_error_keeps_its_code(memory: Place) -> None:
     """Ours: a provider's own code reaches the caller that awaits the turn."""
 
     async def limited(request: ModelRequest) -> AsyncIterator[ModelDelta]:

@@ -1,4 +1,4 @@
-"""Turns on uvloop, which is common in production and has other timers."""
+"""Turns on uvloop, which is common in production and has different timers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_durable_turn_in_code_waits_for_a_person_and_resumes(tmp_path: Path) -
     uvloop.run(main())
 
 
-def test_a_tool_that_hangs_is_given_up() -> None:
+def test_a_hanging_tool_is_abandoned() -> None:
     """Bug: a timer that fired a millisecond early was not set again, and the turn waited for the tool."""
 
     async def main() -> None:
@@ -67,8 +67,8 @@ def test_a_tool_that_hangs_is_given_up() -> None:
     uvloop.run(main())
 
 
-def test_an_async_tool_and_a_hook_that_block_stall_nothing() -> None:
-    """Ours: tools have their own loops and can call back to this one."""
+def test_a_blocking_async_tool_times_out_and_a_hook_can_use_the_host() -> None:
+    """Ours: tools and hooks have their own loops and can call back to this one."""
     released = threading.Event()
 
     class Slow(Plugin):

@@ -1,4 +1,4 @@
-"""Makes the helpers that stand beside the tests importable."""
+"""Makes the helper modules in this directory importable."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Files for tests of page checksums: without any, with one flipped bit, and on a disk that dies at the n-th
-write. As a program it upgrades a file and dies on the way: `page_damage.py FILE NUMBER`."""
+"""Files for tests of page checksums: without checksums, with one flipped bit, or on a disk that fails.
+
+The disk kills its process at the n-th write. Run as a program, this module upgrades a file on such a disk:
+`page_damage.py FILE NUMBER`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def open_database(path: Path) -> Database:
 
 
 def without_checksums(path: Path, into: Path) -> None:
-    """Write the file that a release before page checksums would have: same rows, an older schema version."""
+    """Write a file as a release before page checksums would have: same rows, an older schema version."""
     with contextlib.closing(apsw.Connection(str(into))) as db:
         db.execute("PRAGMA journal_mode = WAL").fetchall()
         db.execute("ATTACH ? AS source", (str(path),))
@@ -45,7 +48,7 @@ def without_checksums(path: Path, into: Path) -> None:
 
 
 def _take_back_last_migrations(db: apsw.Connection) -> None:
-    """Leave the tables as they were before page checksums, and empty where they are gone now."""
+    """Restore the tables as they were before page checksums; tables that no longer exist are empty."""
     with contextlib.closing(apsw.Connection(":memory:")) as former:
         for sql in (*schema.SESSIONS[:4], *schema.SANDBOX_BEFORE):
             former.execute(str(sql))
@@ -61,7 +64,7 @@ def _take_back_last_migrations(db: apsw.Connection) -> None:
 
 
 def rows_of(database: Database) -> dict[str, list[tuple[Any, ...]]]:
-    """Return every row of every table, except the versions of the schema."""
+    """Return every row of every table, except the schema versions."""
 
     def query(db: apsw.Connection) -> dict[str, list[tuple[Any, ...]]]:
         assert db.execute("PRAGMA integrity_check").get == "ok"
@@ -83,7 +86,7 @@ def pages_of(path: Path, name: str) -> list[int]:
 
 
 def flipped(path: Path, bit: int, into: Path) -> None:
-    """Copy the file to *into* with one bit changed."""
+    """Copy the file to *into* with one bit flipped."""
     shutil.copyfile(path, into)
     with open(into, "r+b") as file:
         file.seek(bit // 8)
@@ -93,7 +96,7 @@ def flipped(path: Path, bit: int, into: Path) -> None:
 
 
 class MortalDisk(apsw.VFS):
-    """The default VFS of this process from now on: the n-th write, sync, truncation or deletion kills it."""
+    """The default VFS of this process once created: the n-th write, sync, truncation or deletion kills it."""
 
     def __init__(self, number: int) -> None:
         super().__init__("mortal", "unix", makedefault=True)
@@ -131,7 +134,7 @@ class _MortalFile(apsw.VFSFile):
 
 
 class RecordingDisk(apsw.VFS):
-    """The default VFS of this process from now on: it notes what is written, synced and deleted, in order."""
+    """The default VFS of this process once created: it records writes, syncs and deletions in order."""
 
     def __init__(self) -> None:
         super().__init__("recording", "unix", makedefault=True)
@@ -172,14 +175,14 @@ class _RecordedFile(apsw.VFSFile):
 
 
 class Platter:
-    """The bytes that are safely on a disk, and the writes that it has not synced yet."""
+    """The bytes that are safely on a disk, and the writes that are not synced yet."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.safe = {name: bytearray(data) for name, data in files.items()}
         self._told: list[tuple[Any, ...]] = []
 
     def take(self, step: tuple[Any, ...]) -> None:
-        """Apply one step: a sync makes the writes to its file safe; that of a new file, deletions as well."""
+        """Apply one step: a sync makes the writes to its file safe; for a new file, deletions as well."""
         if step[0] == "delete" and step[2]:
             self._settle(lambda told: told[0] == "delete")
             self.safe.pop(step[1], None)
@@ -258,7 +261,7 @@ def dies(path: Path, number: int) -> bool:
 
 
 def main() -> None:
-    """Kill an upgrade of the file at every STEP-th change, then resume it; print how many were killed."""
+    """Kill an upgrade of the file at every STEP-th change, then resume it; print the number of kills."""
     old, home, step = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     if sys.argv[4:] == ["power"]:
         print(lose_power(old, home, step))
@@ -272,7 +275,7 @@ def main() -> None:
         if not dies(place / old.name, number):
             break
         deaths += 1
-        if deaths % 3 == 0 and dies(place / old.name, 1 + number % 40):  # it dies again on the way
+        if deaths % 3 == 0 and dies(place / old.name, 1 + number % 40):  # the resumed upgrade is killed again
             deaths += 1
         number += step
     print(deaths)

@@ -1,4 +1,4 @@
-"""Files that another SQLite program wrote to: they look damaged, and `rewrite_checksums` tells them apart."""
+"""Files that another SQLite program wrote to: they look damaged, but `rewrite_checksums` can tell."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _refused(path: Path, match: str) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_file_that_another_program_opened_after_a_crash_is_accepted_by_the_command(
+def test_the_command_accepts_a_file_that_another_program_opened_after_a_crash(
     crashed: Path, foreign: Path, tmp_path: Path
 ) -> None:
     """Bug: `sqlite3 x.db 'select count(*) from sessions'` after a kill made the file "damaged" for good."""
@@ -102,10 +102,10 @@ def test_a_file_that_another_program_opened_after_a_crash_is_accepted_by_the_com
         assert database.read(is_checked)
 
 
-def test_another_program_that_opens_the_file_read_only_leaves_every_checksum(
+def test_another_program_that_opens_the_file_read_only_preserves_every_checksum(
     crashed: Path, tmp_path: Path
 ) -> None:
-    """Ours: the documentation names this way to look at the file of a crashed process."""
+    """Ours: the documentation recommends this way of inspecting the file of a crashed process."""
     path = _copied(crashed, tmp_path / "own")
     with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as other:
         assert other.execute("SELECT count(*) FROM sessions").fetchone() == (20,)
@@ -114,16 +114,16 @@ def test_another_program_that_opens_the_file_read_only_leaves_every_checksum(
     assert find_damaged_page(path) is None
 
 
-def test_a_file_whose_pages_are_right_is_left_alone(crashed: Path, tmp_path: Path) -> None:
-    """Ours: page checksums are rewritten only if one is wrong, even if a crash left a log behind."""
+def test_a_file_with_correct_checksums_is_left_unchanged(crashed: Path, tmp_path: Path) -> None:
+    """Ours: checksums are rewritten only if one is wrong, even if a crash left a log behind."""
     path = _copied(crashed, tmp_path / "own")
     assert rewrite_checksums(path) is None
     with contextlib.closing(open_database(path)) as database:
         assert database.read(lambda db: db.execute("SELECT count(*) FROM sessions").get) == 20
 
 
-def test_a_log_that_is_still_there_belongs_to_what_is_checked_and_kept(crashed: Path, tmp_path: Path) -> None:
-    """Ours: another program may have copied a part of the log and died as well."""
+def test_a_remaining_write_ahead_log_is_checked_and_kept(crashed: Path, tmp_path: Path) -> None:
+    """Ours: another program may have copied part of the log and crashed as well."""
     path = _copied(crashed, tmp_path / "first")
     _written_by_another_program(path)
     script = (
@@ -141,7 +141,7 @@ def test_a_log_that_is_still_there_belongs_to_what_is_checked_and_kept(crashed: 
 
 
 def test_a_refused_file_keeps_its_log(crashed: Path, tmp_path: Path) -> None:
-    """Ours: the log would lose its checksums, too, if a refusal copied it to the file."""
+    """Ours: if a refusal copied the log to the file, the log's checksums would be lost too."""
     path = _copied(crashed, tmp_path / "first")
     _written_by_another_program(path)
     script = (
@@ -167,7 +167,7 @@ def _sealed_tables() -> list[str]:
 
 @pytest.mark.parametrize("table", _sealed_tables())
 def test_a_record_that_does_not_match_its_digest_is_refused(foreign: Path, table: str) -> None:
-    """Ours: this holds for every table, including one of a later version."""
+    """Ours: this holds for every table, including those of later versions."""
     with contextlib.closing(sqlite3.connect(foreign)) as db:
         columns = db.execute("SELECT type FROM pragma_table_info(?)", (table,)).fetchall()
     values = {"INTEGER": "77", "TEXT": "'seventy'", "BLOB": "x'7b7d'"}
@@ -176,13 +176,13 @@ def test_a_record_that_does_not_match_its_digest_is_refused(foreign: Path, table
     _refused(foreign, "stored record .*(seventy|77).* does not match its digest")
 
 
-def test_a_changed_body_is_refused_by_the_name_of_its_record(foreign: Path) -> None:
+def test_an_error_about_a_changed_body_names_its_record(foreign: Path) -> None:
     """Ours: a session head that another program changed is refused by name."""
     _written_by_another_program(foreign, "UPDATE sessions SET head = x'7b7d' WHERE id = 's7'")
     _refused(foreign, "stored record session s7 ")
 
 
-def test_a_changed_definition_is_refused(foreign: Path) -> None:
+def test_a_changed_schema_definition_is_refused(foreign: Path) -> None:
     """Ours: an index over the wrong rows would make a known key look new."""
     _written_by_another_program(
         foreign,
@@ -213,7 +213,7 @@ def test_a_file_of_a_later_release_is_refused(foreign: Path) -> None:
     ],
 )
 def test_a_flipped_bit_is_refused_or_changes_no_row(foreign: Path, tmp_path: Path, name: str) -> None:
-    """Ours: no damage becomes a row, a missing row or an index entry that was not there before."""
+    """Ours: damage never creates or removes a row or an index entry."""
     whole = _copied(foreign, tmp_path / "whole")
     rewrite_checksums(whole)
     with contextlib.closing(open_database(whole)) as database:
@@ -229,7 +229,7 @@ def test_a_flipped_bit_is_refused_or_changes_no_row(foreign: Path, tmp_path: Pat
             refused += 1
             continue
         with contextlib.closing(open_database(damaged)) as database:
-            assert rows_of(database) == expected, at  # with `integrity_check`, so indexes too
+            assert rows_of(database) == expected, at  # runs `integrity_check`, so indexes are covered too
     assert refused > 0
 
 
@@ -251,7 +251,7 @@ def test_a_file_that_another_program_has_open_is_refused(foreign: Path) -> None:
     assert rewrite_checksums(foreign)
 
 
-def test_a_file_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
     """Ours: a wrong path is an error, not a new database."""
     with pytest.raises(InvalidArgument, match=r"none\.db does not exist"):
         rewrite_checksums(tmp_path / "none.db")
@@ -285,8 +285,8 @@ def _dies(path: Path, number: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_rewrite_that_is_killed_at_any_write_is_finished_by_the_next(foreign: Path, tmp_path: Path) -> None:
-    """Ours: SIGKILL at writes, syncs, truncations and deletions; no row is lost and no page unchecked."""
+def test_a_rewrite_killed_at_any_write_is_completed_by_the_next_one(foreign: Path, tmp_path: Path) -> None:
+    """Ours: SIGKILL at writes, syncs, truncations and deletions; no row is lost and every page is checked."""
     whole = _copied(foreign, tmp_path / "whole")
     rewrite_checksums(whole)
     with contextlib.closing(open_database(whole)) as database:

@@ -1,4 +1,4 @@
-"""Moving a store between SQLite and PostgreSQL: whole, resumable, checked."""
+"""Moving a store between SQLite and PostgreSQL: complete, resumable and verified."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def contents(store: Store) -> dict[str, list[object]]:
 
 
 @pytest.mark.parametrize("there_and_back", [False, True])
-def test_a_copy_has_every_row_and_continues_where_the_source_stood(
+def test_a_copy_has_every_row_and_continues_where_the_source_stopped(
     makers: tuple[Make, Make], there_and_back: bool
 ) -> None:
     """Ours: a store can move from a SQLite file to PostgreSQL and back."""
@@ -122,7 +122,7 @@ def test_a_copy_has_every_row_and_continues_where_the_source_stood(
 
 
 def test_an_interrupted_copy_is_resumed(makers: tuple[Make, Make], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: rows that were copied are not copied again, unless they changed meanwhile."""
+    """Ours: rows already copied are not copied again unless they have changed meanwhile."""
     first, second = makers
     source, target = first(), second()
     asyncio.run(fill(source))
@@ -148,7 +148,7 @@ def test_an_interrupted_copy_is_resumed(makers: tuple[Make, Make], monkeypatch: 
     assert contents(source) == contents(target)
 
 
-def test_a_target_with_sessions_of_its_own_is_refused(makers: tuple[Make, Make]) -> None:
+def test_a_target_that_has_its_own_sessions_is_refused(makers: tuple[Make, Make]) -> None:
     """Ours: a copy never deletes rows that it did not write."""
     first, second = makers
     source, target = first(), second()
@@ -161,8 +161,8 @@ def test_a_target_with_sessions_of_its_own_is_refused(makers: tuple[Make, Make])
         copy(source, finished)
 
 
-def test_a_source_in_use_or_damaged_is_refused(makers: tuple[Make, Make]) -> None:
-    """Ours: a copy is complete and checked, or it fails."""
+def test_a_source_that_is_in_use_or_damaged_is_refused(makers: tuple[Make, Make]) -> None:
+    """Ours: a copy is complete and verified, or it fails."""
     first, second = makers
     source, target = first(), second()
     asyncio.run(fill(source))

@@ -1,4 +1,4 @@
-"""One SQLite file under a store: its mode, its writer and readers, other processes, and the disk."""
+"""The SQLite file under a store: its mode, its writer and readers, other processes, and the disk."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def child(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def outputs(script: str, count: int, *arguments: object) -> list[str]:
-    """Start *count* processes, let them continue at once, and return the output of each after `ready()`."""
+    """Start *count* processes, release them together, and return the output of each after `ready()`."""
     children = [child(script, *arguments, number) for number in range(count)]
     for process in children:
         assert process.stdout is not None
@@ -83,7 +83,7 @@ def overwrite(path: Path, sql: str) -> None:
 # Files
 
 
-def test_a_new_store_is_for_its_user_only(path: Path, store: SqliteSessionStore) -> None:
+def test_a_new_store_is_accessible_only_to_its_user(path: Path, store: SqliteSessionStore) -> None:
     """Ours: sessions hold the texts of users, so the directory has mode 0700 and the file 0600."""
     asyncio.run(store.open_session(a_head()))
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -92,7 +92,7 @@ def test_a_new_store_is_for_its_user_only(path: Path, store: SqliteSessionStore)
 
 
 @pytest.mark.slow
-def test_processes_that_open_a_fresh_file_at_once_all_succeed(path: Path) -> None:
+def test_several_processes_can_open_a_new_file_at_once(path: Path) -> None:
     """Ours: no process may fail with SQLite's `database is locked`."""
     script = """
         ready()
@@ -116,8 +116,8 @@ def test_a_file_that_is_not_a_database_is_refused_and_left_alone(path: Path) -> 
     assert path.read_text() == "dear diary\n" * 500
 
 
-def test_a_path_that_cannot_be_a_file_is_unavailable(tmp_path: Path) -> None:
-    """Ours: every failure of the disk is a StoreUnavailable with the path in it."""
+def test_a_path_that_cannot_be_a_file_raises_store_unavailable(tmp_path: Path) -> None:
+    """Ours: every disk failure is a StoreUnavailable that contains the path."""
     with pytest.raises(StoreUnavailable, match=str(tmp_path)):
         SqliteSessionStore(tmp_path)
     (tmp_path / "file").touch()
@@ -125,7 +125,7 @@ def test_a_path_that_cannot_be_a_file_is_unavailable(tmp_path: Path) -> None:
         SqliteSessionStore(tmp_path / "file" / "standfast.db")
 
 
-def test_text_that_cannot_be_stored_is_the_callers_fault(store: SqliteSessionStore) -> None:
+def test_text_that_cannot_be_stored_is_the_callers_error(store: SqliteSessionStore) -> None:
     """Ours: SQLite cannot store a lone surrogate."""
     with pytest.raises(InvalidArgument, match="surrogate"):
         asyncio.run(store.put_plugin_record("notes", "\ud800", "k", b"", NOW))
@@ -135,7 +135,7 @@ def test_text_that_cannot_be_stored_is_the_callers_fault(store: SqliteSessionSto
 
 
 @pytest.mark.slow
-def test_one_of_eight_processes_decides(path: Path, store: SqliteSessionStore) -> None:
+def test_one_of_eight_concurrent_deciders_wins(path: Path, store: SqliteSessionStore) -> None:
     """Ours: a decision is a compare-and-set across processes as well."""
     asyncio.run(park(store, a_wait("a1", "approval"), approvals=(an_approval(),)))
     script = """
@@ -159,8 +159,8 @@ def test_one_of_eight_processes_decides(path: Path, store: SqliteSessionStore) -
 
 
 @pytest.mark.slow
-def test_a_process_is_not_starved_by_one_that_writes_all_the_time(path: Path) -> None:
-    """Bug: with SQLite's own waiting one process made 6,804 commits while the other made 1."""
+def test_a_process_is_not_starved_by_one_that_writes_continuously(path: Path) -> None:
+    """Bug: with SQLite's own busy handler one process made 6,804 commits while the other made 1."""
     script = """
         from standfast.store.sqlite.database import Database
         database = Database(sys.argv[1], {"notes": ["CREATE TABLE notes (body)"]})
@@ -185,7 +185,7 @@ def test_a_process_is_not_starved_by_one_that_writes_all_the_time(path: Path) ->
 
 
 def hold_up(database: Database) -> tuple[threading.Event, threading.Thread]:
-    """Keep the writer busy until the event is set, so that what follows is one group."""
+    """Keep the writer busy until the event is set, so that the writes that follow form one group."""
     go, busy = threading.Event(), threading.Event()
 
     def job(_: apsw.Connection) -> None:
@@ -246,12 +246,12 @@ def test_writes_of_many_callers_share_one_transaction(notes: Database) -> None:
 
     notes._group.connection.set_commit_hook(count)
     assert write_together(notes, [note(number) for number in range(10)]) == list(range(10))
-    assert len(commits) == 2  # what held the writer up, and the group
+    assert len(commits) == 2  # one for the job that held up the writer, one for the group
     assert bodies(notes) == list(range(10))
 
 
-def test_a_job_that_fails_undoes_only_itself(notes: Database) -> None:
-    """Ours: an error in one session's write does not undo the writes of others."""
+def test_a_failing_job_rolls_back_only_itself(notes: Database) -> None:
+    """Ours: an error in one session's write does not roll back the writes of others."""
 
     def half_done(db: apsw.Connection) -> None:
         note("half")(db)
@@ -263,8 +263,8 @@ def test_a_job_that_fails_undoes_only_itself(notes: Database) -> None:
     assert bodies(notes) == [1, 3]
 
 
-def test_a_job_that_makes_sqlite_give_up_the_transaction_undoes_only_itself(notes: Database) -> None:
-    """Ours: a full disk may end the whole transaction; the other jobs are then written again without it."""
+def test_a_job_that_makes_sqlite_roll_back_the_transaction_undoes_only_itself(notes: Database) -> None:
+    """Ours: a full disk may end the whole transaction; the other jobs are then repeated without it."""
 
     def give_up(db: apsw.Connection) -> None:
         db.execute("ROLLBACK")
@@ -276,8 +276,8 @@ def test_a_job_that_makes_sqlite_give_up_the_transaction_undoes_only_itself(note
     assert bodies(notes) == [1, 3]
 
 
-def test_a_commit_that_fails_fails_every_job_of_the_group(notes: Database) -> None:
-    """Ours: no caller sees a commit succeed that is not on disk."""
+def test_a_failing_commit_fails_every_job_of_its_group(notes: Database) -> None:
+    """Ours: no commit is reported as successful before it is on disk."""
     refuse = threading.Event()
     notes._group.connection.set_commit_hook(refuse.is_set)
 
@@ -300,7 +300,7 @@ def test_reading_does_not_wait_for_the_writer(store: SqliteSessionStore) -> None
     thread.join()
 
 
-def test_a_lock_that_is_not_given_up_is_reported(path: Path, store: SqliteSessionStore) -> None:
+def test_a_lock_that_is_never_released_is_reported(path: Path, store: SqliteSessionStore) -> None:
     """Ours: waiting for another process's lock ends with an error after the busy timeout."""
     with contextlib.closing(Database(path, busy_timeout_ms=50)) as impatient:
         go, thread = hold_up(store.database)
@@ -321,7 +321,7 @@ def asked(store: SqliteSessionStore, use: Callable[[SqliteSessionStore], Awaitab
     return asyncio.run(scenario())
 
 
-def test_states_that_were_swapped_are_found(path: Path, store: SqliteSessionStore) -> None:
+def test_swapped_states_are_detected(path: Path, store: SqliteSessionStore) -> None:
     """Ours: the digest covers the keys, so a valid row in the wrong place is an error."""
 
     async def scenario() -> None:
@@ -340,7 +340,7 @@ def test_states_that_were_swapped_are_found(path: Path, store: SqliteSessionStor
     assert asked(store, lambda store: store.state("state_1")) == b"s1"
 
 
-def test_snapshots_that_were_swapped_are_found(path: Path, store: SqliteSessionStore) -> None:
+def test_swapped_snapshots_are_detected(path: Path, store: SqliteSessionStore) -> None:
     """Ours: one session must not get the variables of another."""
 
     async def scenario() -> None:
@@ -358,8 +358,8 @@ def test_snapshots_that_were_swapped_are_found(path: Path, store: SqliteSessionS
     assert asked(store, lambda store: store.snapshot("snap_1")) == b"one"
 
 
-def test_a_decision_forged_in_the_file_is_found(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: approvals fail closed: a decision that was not made by the store is refused."""
+def test_a_decision_forged_in_the_file_is_detected(path: Path, store: SqliteSessionStore) -> None:
+    """Ours: approvals fail closed: a decision that the store did not write is refused."""
     asyncio.run(park(store, a_wait("a1", "approval"), approvals=(an_approval(),)))
     overwrite(path, "UPDATE approvals SET state = 'approved'")
     with pytest.raises(RecordCorrupt, match="approval a1"):
@@ -369,7 +369,7 @@ def test_a_decision_forged_in_the_file_is_found(path: Path, store: SqliteSession
 
 
 def test_a_session_with_damaged_approvals_can_be_deleted(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: the hint of RecordCorrupt advises it; approvals that cannot be decided are deleted too."""
+    """Ours: the hint of RecordCorrupt recommends it; approvals that cannot be decided are deleted too."""
     asyncio.run(park(store, a_wait("a1", "approval"), approvals=(an_approval(),)))
     overwrite(path, "UPDATE approvals SET body = x'3f'; UPDATE sessions SET head = x'3f'")
     assert asked(store, lambda store: store.delete_session("s1")) is True
@@ -377,7 +377,7 @@ def test_a_session_with_damaged_approvals_can_be_deleted(path: Path, store: Sqli
     assert asked(store, lambda store: store.heads()) == []
 
 
-def test_text_that_is_not_utf8_is_damage(path: Path, store: SqliteSessionStore) -> None:
+def test_text_that_is_not_utf8_is_reported_as_damage(path: Path, store: SqliteSessionStore) -> None:
     """Bug: a flipped bit in a text column made the driver raise UnicodeDecodeError."""
     asyncio.run(park(store, a_wait("a1", "approval"), approvals=(an_approval(),)))
     overwrite(path, "UPDATE approvals SET run_id = CAST(x'ff' AS TEXT)")

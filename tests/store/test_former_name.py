@@ -1,4 +1,4 @@
-"""Files of earlier releases, which had another name."""
+"""Files of earlier releases, when the project had another name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _with_former_schema(file: Path) -> None:
 
 
 async def _talk(where: Path) -> int:
-    """Take one turn and return how many messages the session then has."""
+    """Run one turn and return the number of messages that the session then has."""
     async with Runtime(where) as runtime:
         session = await runtime.session(
             "s", agent=Agent(model=ScriptedModel(["one", "two"], strict=False), name="a")
@@ -41,8 +41,8 @@ def test_a_file_of_an_earlier_release_opens_with_its_sessions(tmp_path: Path) ->
     assert names == ["standfast_schema"]
 
 
-def test_a_directory_with_a_database_of_an_earlier_release_names_the_command(tmp_path: Path) -> None:
-    """Ours: an empty database beside the real one would look as if every session were lost."""
+def test_the_error_about_a_database_of_an_earlier_release_names_the_command_to_run(tmp_path: Path) -> None:
+    """Ours: an empty database next to the real one would look as if every session were lost."""
     asyncio.run(_talk(tmp_path))
     (tmp_path / "standfast.db").rename(tmp_path / former_name.FORMER_DATABASE)
     with pytest.raises(NotConfigured) as refused:

@@ -1,4 +1,4 @@
-"""Writes of turns that read nothing first and still notice what another process changed meanwhile."""
+"""Guarded writes: they read nothing first and still detect what another process has changed meanwhile."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Work = Callable[[PostgresSessionStore, PostgresSessionStore], Awaitable[None]]
 
 
 def on_two_stores(postgres: PostgresServer, work: Work) -> None:
-    """Run *work* on one store as two processes see it; it has the session `s1`."""
+    """Run *work* on one store as two processes see it, with the session `s1`."""
 
     @contextlib.asynccontextmanager
     async def opened(url: str) -> AsyncIterator[PostgresSessionStore]:
@@ -64,7 +64,7 @@ def on_two_stores(postgres: PostgresServer, work: Work) -> None:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list of how many statements each guarded write sends, including failed writes."""
+    """Return a list with the number of statements that each guarded write sends, including failed writes."""
     counts: list[int] = []
     send = Pipeline.send
 
@@ -86,7 +86,7 @@ async def take_turn(store: PostgresSessionStore, turn_id: str, *keys: str) -> Se
 
 
 def test_a_turn_of_a_known_session_reads_nothing(postgres: PostgresServer, sent: list[int]) -> None:
-    """Ours: begin, save and commit are one round trip each: a guard, and what they write."""
+    """Ours: begin, save and commit are one round trip each: a guard, and the writes."""
 
     async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
         await take_turn(one, "t1")
@@ -102,8 +102,8 @@ def test_a_turn_of_a_known_session_reads_nothing(postgres: PostgresServer, sent:
     on_two_stores(postgres, work)
 
 
-def test_a_turn_that_another_process_took_over_can_write_nothing(postgres: PostgresServer) -> None:
-    """Ours: SPEC §7, the process that lost its lease still has the earlier rows in its cache."""
+def test_a_process_whose_turn_was_taken_over_can_write_nothing(postgres: PostgresServer) -> None:
+    """Ours: SPEC §7, the process that lost its lease still has the old rows in its cache."""
 
     async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
         lease = (await begin(one)).lease
@@ -123,8 +123,10 @@ def test_a_turn_that_another_process_took_over_can_write_nothing(postgres: Postg
     on_two_stores(postgres, work)
 
 
-def test_a_message_or_a_cancellation_from_elsewhere_stops_the_commit(postgres: PostgresServer) -> None:
-    """Ours: SPEC §7, neither changes all the rows that the other process has in its cache."""
+def test_a_message_or_a_cancellation_from_another_process_refuses_the_commit(
+    postgres: PostgresServer,
+) -> None:
+    """Ours: SPEC §7, neither changes all the rows that this process has in its cache."""
 
     async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
         lease = (await begin(one)).lease
@@ -140,8 +142,10 @@ def test_a_message_or_a_cancellation_from_elsewhere_stops_the_commit(postgres: P
     on_two_stores(postgres, work)
 
 
-def test_a_session_that_another_process_used_begins_at_its_new_leaf(postgres: PostgresServer) -> None:
-    """Ours: the row in this process's cache is from before the other process's turn."""
+def test_a_turn_begins_at_the_new_leaf_of_a_session_that_another_process_used(
+    postgres: PostgresServer,
+) -> None:
+    """Ours: the row in this process's cache is older than the other process's turn."""
 
     async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
         await take_turn(one, "t1")
@@ -153,8 +157,8 @@ def test_a_session_that_another_process_used_begins_at_its_new_leaf(postgres: Po
     on_two_stores(postgres, work)
 
 
-def test_an_input_is_consumed_once_whichever_process_knows_it(postgres: PostgresServer) -> None:
-    """Ours: SPEC §7; both processes have read the input before one of them consumes it."""
+def test_an_input_is_consumed_once_even_if_two_processes_have_read_it(postgres: PostgresServer) -> None:
+    """Ours: SPEC §7; both processes read the input before one of them consumes it."""
 
     async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
         await one.put_input(an_input("i1"))
@@ -168,8 +172,8 @@ def test_an_input_is_consumed_once_whichever_process_knows_it(postgres: Postgres
     on_two_stores(postgres, work)
 
 
-def test_the_kept_journal_has_the_entries_of_both_processes(postgres: PostgresServer) -> None:
-    """Ours: the process that commits has its own entries in memory, and reads the earlier ones."""
+def test_a_kept_journal_has_the_entries_of_both_processes(postgres: PostgresServer) -> None:
+    """Ours: the committing process has its own entries in memory, and reads the earlier ones."""
 
     async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
         lease = (await begin(one)).lease
@@ -188,7 +192,7 @@ def test_the_kept_journal_has_the_entries_of_both_processes(postgres: PostgresSe
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_write_that_the_server_forgot_when_it_crashed_is_done_once(
+def test_a_write_lost_in_a_server_crash_is_executed_once(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """Ours: the tables show whether a guarded write happened, so a crash leaves no unknown outcome.
@@ -218,8 +222,8 @@ def test_a_write_that_the_server_forgot_when_it_crashed_is_done_once(
             runner.run(run())
 
 
-def test_a_write_whose_outcome_was_unknown_may_be_repeated() -> None:
-    """Bug: a save was stored, its answer lost and the server away for long; the repeated save was refused."""
+def test_a_write_with_an_unknown_outcome_may_be_repeated() -> None:
+    """Bug: a save succeeded, but its answer was lost and the server stayed away; repeating it was refused."""
     with PostgresServer() as server:
 
         async def run() -> None:
@@ -250,7 +254,7 @@ def test_a_write_whose_outcome_was_unknown_may_be_repeated() -> None:
         asyncio.run(run())
 
 
-def test_a_value_that_cannot_be_sent_refuses_its_own_write_alone(postgres: PostgresServer) -> None:
+def test_a_value_that_cannot_be_sent_fails_only_its_own_write(postgres: PostgresServer) -> None:
     """Ours: values are encoded before anything is sent, so that the connection stays usable."""
 
     async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
@@ -269,7 +273,7 @@ def test_a_value_that_cannot_be_sent_refuses_its_own_write_alone(postgres: Postg
 
 
 def test_a_pipeline_commits_all_or_nothing(postgres: PostgresServer) -> None:
-    """Ours: the statements up to a sync are one transaction, even if psycopg has dropped their names."""
+    """Ours: the statements before a sync are one transaction, even if psycopg has dropped their names."""
     with psycopg.connect(postgres.url, autocommit=True) as raw:
         raw.execute("CREATE TEMP TABLE pairs (key bigint PRIMARY KEY, body text)")
         pipeline = Pipeline(raw)

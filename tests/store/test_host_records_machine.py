@@ -1,6 +1,6 @@
-"""Tasks, triggers and occurrences against a model of them: random histories of two sessions, on every store.
+"""Tasks, triggers and occurrences compared with a model: random histories of two sessions, on every store.
 
-The model is the port in a few lines of dicts. Whatever hypothesis does, the store must agree with it.
+The model implements the port with a few dicts. Whatever hypothesis does, the store must agree with it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ keys = st.sampled_from(("k1", "k2", "k3", "k4"))
 
 
 class HostRecords(RuleBasedStateMachine):
-    """Random tasks and triggers. A subclass says on which store."""
+    """Random tasks and triggers; a subclass chooses the store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class HostRecords(RuleBasedStateMachine):
         assert self.run(self.store.remove_task(session_id, name)) is known
 
     @invariant()
-    def the_tasks_are_those_of_the_model(self) -> None:
+    def tasks_match_the_model(self) -> None:
         ordered = sorted(self.tasks.values(), key=lambda task: task.created_at)
         assert self.run(self.store.tasks()) == ordered
         for session_id in ("s1", "s2"):
@@ -192,7 +192,7 @@ class HostRecords(RuleBasedStateMachine):
             self.delivered[session_id].append(input_id)
 
     @invariant()
-    def the_triggers_and_deliveries_are_those_of_the_model(self) -> None:
+    def triggers_and_deliveries_match_the_model(self) -> None:
         assert self.run(self.store.triggers()) == [self.triggers[name] for name in sorted(self.triggers)]
         for session_id, expected in self.delivered.items():
             assert [it.input_id for it in self.run(self.store.inputs(session_id))] == expected
@@ -216,7 +216,7 @@ class InSqlite(HostRecords):
 
     @rule()
     def reopen(self) -> None:
-        """Open the file again, as another process would."""
+        """Reopen the file, as another process would."""
         self.run(self.store.close())
         self.store = SqliteSessionStore(Path(self.directory.name) / "standfast.db")
 
@@ -230,7 +230,7 @@ class InPostgres(HostRecords):
 
 @pytest.fixture(scope="class")
 def server(postgres: PostgresServer) -> None:
-    """Give the state machine, which hypothesis instantiates, the server."""
+    """Pass the server to the state machine, which hypothesis instantiates."""
     InPostgres.server = postgres
 
 

@@ -1,4 +1,4 @@
-"""A process that is stopped inside a write transaction is named to those who wait for it."""
+"""Errors that name the process which is stopped inside a write transaction and blocks other writers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ database.close()
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Return a process that is stopped in the middle of a transaction."""
+    """Yield a process that is stopped in the middle of a transaction."""
     command = [sys.executable, "-c", textwrap.dedent(_HOLDER), str(tmp_path / "standfast.db")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
     assert process.stdout is not None
@@ -53,10 +53,10 @@ def stopped(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def test_a_process_that_is_stopped_inside_a_transaction_is_named(
+def test_an_error_names_the_process_that_is_stopped_inside_a_transaction(
     tmp_path: Path, stopped: subprocess.Popen[str]
 ) -> None:
-    """Bug: writers got an error that the file is locked, without the process that locks it."""
+    """Bug: writers got an error that the file was locked, without the process that locked it."""
     path = tmp_path / "standfast.db"
     with contextlib.closing(Database(path, COMPONENTS, busy_timeout_ms=50)) as database:
         with pytest.raises(StoreUnavailable, match=f"process {stopped.pid} .*stopped") as raised:
@@ -69,10 +69,10 @@ def test_a_process_that_is_stopped_inside_a_transaction_is_named(
         assert find_lock_holder(path) is None
 
 
-def test_ending_the_holder_frees_the_file_and_undoes_what_it_had_not_committed(
+def test_killing_the_lock_holder_frees_the_file_and_rolls_back_its_transaction(
     tmp_path: Path, stopped: subprocess.Popen[str]
 ) -> None:
-    """Ours: ending the stopped process is enough to let the others write."""
+    """Ours: killing the stopped process is enough to let the others write."""
     with contextlib.closing(Database(tmp_path / "standfast.db", COMPONENTS, busy_timeout_ms=50)) as database:
         stopped.kill()
         stopped.wait(60)
@@ -81,7 +81,7 @@ def test_ending_the_holder_frees_the_file_and_undoes_what_it_had_not_committed(
         assert found is None
 
 
-def test_the_program_that_keeps_a_file_from_being_upgraded_is_named(
+def test_an_error_names_the_program_that_keeps_a_file_from_being_upgraded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: an operator who upgrades must know which program to stop."""
@@ -105,7 +105,7 @@ def test_the_program_that_keeps_a_file_from_being_upgraded_is_named(
     Database(path).close()
 
 
-def test_after_a_wait_in_vain_the_next_ones_are_short_for_as_long_as_it_took(
+def test_after_a_timeout_waits_are_short_for_as_long_as_that_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ours: writes behind a stopped process do not wait ten seconds each."""

@@ -1,4 +1,4 @@
-"""What only the store in memory promises: it is small, and several loops may use it."""
+"""Guarantees of the in-memory store only: it is small, and several loops may use it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from standfast.testing.session_values import (
 pytestmark = pytest.mark.slow
 
 
-def test_of_several_loops_that_begin_a_turn_concurrently_one_does() -> None:
-    """Ours: a lock guards the store, so that a method is atomic across loops and threads."""
+def test_only_one_of_several_concurrent_begins_on_different_loops_succeeds() -> None:
+    """Ours: a lock guards the store, so that each method is atomic across loops and threads."""
     store = MemorySessionStore()
     asyncio.run(store.open_session(a_head()))
     start = threading.Barrier(8)
@@ -61,8 +61,8 @@ def test_of_several_loops_that_begin_a_turn_concurrently_one_does() -> None:
     assert head.depth == 2 * len(committed)
 
 
-def test_a_session_that_waits_is_small() -> None:
-    """Ours: many sessions can wait for people at once; each takes 1.5 KB and a small overhead of Python."""
+def test_a_waiting_session_takes_little_memory() -> None:
+    """Ours: many sessions can wait for people at once; each takes 1.5 KB plus a small overhead of Python."""
     count = 500
 
     async def park_all(store: MemorySessionStore) -> None:
@@ -106,7 +106,7 @@ def test_a_turn_that_ended_long_ago_is_small() -> None:
     assert used / count < 600
 
 
-def test_the_journals_of_the_turns_that_ended_last_are_kept() -> None:
+def test_the_journals_of_the_most_recent_turns_are_kept() -> None:
     """Ours: a journal repeats its turn's nodes, and must not fill the memory of a long-running program."""
 
     async def main() -> None:
@@ -120,7 +120,7 @@ def test_the_journals_of_the_turns_that_ended_last_are_kept() -> None:
     asyncio.run(main())
 
 
-def test_large_journals_are_kept_up_to_a_size_and_always_the_last_one() -> None:
+def test_large_journals_are_kept_up_to_a_size_but_the_last_one_always() -> None:
     """Bug: a thousand journals were kept, however large."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Large blobs in an S3-compatible store: a real one, on this machine."""
+"""Large blobs in a real S3-compatible store on this machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def url(s3: S3Server) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Store]:
-    """Make stores of one kind; stores of the same name are one store, as two processes see it."""
+    """Make stores of one kind; stores with the same name are one store, as two processes see it."""
     places: dict[str, str] = {}
 
     def open_one(url: str | None, name: str = "shop", retry_s: float = 5) -> Store:
@@ -64,13 +64,13 @@ async def opened(store: Store) -> AsyncIterator[Store]:
 
 
 async def keep(store: Store, *blobs: Blob, session_id: str = "s1") -> None:
-    """Let the state of a session name *blobs* and no others."""
+    """Make the state of a session name *blobs* and no others."""
     await store.open_session(a_head(session_id))
     await store.set_state(session_id, a_state(os.urandom(4).hex(), *blobs), blobs, NOW)
 
 
 def test_only_blobs_over_the_limit_become_objects(make: Callable[..., Store], s3: S3Server, url: str) -> None:
-    """Ours: small blobs stay in the database; both are found by their digest."""
+    """Ours: small blobs stay in the database; both kinds are found by their digest."""
 
     async def check() -> None:
         async with opened(make(url)) as store:
@@ -85,7 +85,7 @@ def test_only_blobs_over_the_limit_become_objects(make: Callable[..., Store], s3
 
 
 class Partial:
-    """A proxy that answers range requests with status 206, which rclone answers with 200."""
+    """A proxy that answers range requests with status 206, where rclone answers with 200."""
 
     def __init__(self, port: int) -> None:
         self._server = port
@@ -113,10 +113,10 @@ class Partial:
         self._listener.close()
 
 
-def test_a_range_of_a_blob_is_read_without_the_rest_of_it(
+def test_a_range_of_a_blob_is_read_without_the_rest(
     make: Callable[..., Store], s3: S3Server, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: reading a range of a large attachment loads only the chunks in it, and checks these."""
+    """Ours: reading a range of a large attachment loads and verifies only the chunks in it."""
     monkeypatch.setattr(object_blobs, "CHUNK_BYTES", 64)
     data = os.urandom(1_000)
     blob = a_blob(data)
@@ -151,7 +151,7 @@ def test_a_range_of_a_blob_is_read_without_the_rest_of_it(
     partial.close()
 
 
-def test_an_object_of_an_earlier_version_is_read_whole(
+def test_an_object_of_an_earlier_version_is_read_in_full(
     make: Callable[..., Store], s3: S3Server, url: str
 ) -> None:
     """Ours: objects of earlier versions have no chunk digests, and keep their names."""
@@ -191,7 +191,7 @@ def test_a_sweep_deletes_the_objects_of_pruned_blobs(
     asyncio.run(check())
 
 
-def test_a_sweep_deletes_what_a_dead_process_uploaded_but_nothing_recent(
+def test_a_sweep_deletes_uploads_of_a_dead_process_but_nothing_recent(
     make: Callable[..., Store], s3: S3Server, url: str
 ) -> None:
     """Ours: a process may die between the upload and the transaction that names it."""
@@ -213,7 +213,7 @@ def test_a_sweep_deletes_what_a_dead_process_uploaded_but_nothing_recent(
     asyncio.run(check())
 
 
-def test_content_that_is_stored_again_while_it_is_swept_is_not_lost(
+def test_content_stored_again_during_a_sweep_is_not_lost(
     make: Callable[..., Store], s3: S3Server, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: one process sweeps a row and its object while another stores the same content."""
@@ -238,7 +238,7 @@ def test_content_that_is_stored_again_while_it_is_swept_is_not_lost(
     asyncio.run(check())
 
 
-def test_two_stores_in_one_place_leave_each_others_objects_alone(
+def test_two_stores_in_one_bucket_leave_each_others_objects_alone(
     make: Callable[..., Store], s3: S3Server, url: str
 ) -> None:
     """Ours: operators keep several stores in one bucket."""
@@ -259,7 +259,7 @@ def test_two_stores_in_one_place_leave_each_others_objects_alone(
 def test_a_copied_store_shares_its_objects_and_neither_deletes_them(
     make: Callable[..., Store], s3: S3Server, url: str
 ) -> None:
-    """Ours: pruning the source after a move must not empty the target."""
+    """Ours: pruning the source after a move must not delete the target's objects."""
 
     async def check() -> None:
         async with opened(make(url)) as source, opened(make(url, "target")) as target:
@@ -273,7 +273,7 @@ def test_a_copied_store_shares_its_objects_and_neither_deletes_them(
     asyncio.run(check())
 
 
-def test_an_upload_is_not_stored_after_the_sweep_may_have_taken_it(
+def test_an_upload_is_not_recorded_after_a_sweep_may_have_deleted_it(
     make: Callable[..., Store], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: a process may stall between the upload and the transaction that names it."""
@@ -288,10 +288,10 @@ def test_an_upload_is_not_stored_after_the_sweep_may_have_taken_it(
     asyncio.run(check())
 
 
-def test_damaged_missing_and_unconfigured_objects_are_typed_errors(
+def test_damaged_missing_and_unconfigured_objects_raise_typed_errors(
     make: Callable[..., Store], s3: S3Server, url: str
 ) -> None:
-    """Ours: a read returns the right bytes or raises, never a wrong answer."""
+    """Ours: a read returns the right bytes or raises; it never returns wrong bytes."""
 
     async def check() -> None:
         async with opened(make(url)) as store, opened(make(None)) as unaware:
@@ -312,7 +312,7 @@ def test_damaged_missing_and_unconfigured_objects_are_typed_errors(
 
 @pytest.mark.slow
 def test_an_unreachable_server_is_a_typed_error_and_nothing_is_stored(make: Callable[..., Store]) -> None:
-    """Ours: a turn that needs the object store fails whole, and can be retried."""
+    """Ours: a turn that needs the object store fails as a whole, and can be retried."""
     with S3Server() as server:
         url = server.new_url()
 
@@ -343,7 +343,7 @@ def test_wrong_credentials_are_the_operators_error(url: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("wrong", ["gs://b", "s3://", "s3://b?over_bytes=many", "s3://b?limit=1", "blobs"])
-def test_a_wrong_url_names_the_right_form(wrong: str) -> None:
+def test_an_error_about_a_wrong_url_shows_the_right_form(wrong: str) -> None:
     """Ours: the hint shows the form `s3://BUCKET`."""
     with pytest.raises(InvalidArgument, match="s3:// URL") as refused:
         ObjectBlobs(wrong)
@@ -351,7 +351,7 @@ def test_a_wrong_url_names_the_right_form(wrong: str) -> None:
 
 
 @pytest.mark.parametrize("by", ["argument", "variable", "url"])
-def test_attachments_of_a_runtime_are_in_the_object_store_that_is_named(
+def test_attachments_are_stored_in_the_configured_object_store(
     by: str, s3: S3Server, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer
 ) -> None:
     """Ours: `open_store(blobs=)`, `STANDFAST_BLOBS`, or `blobs=` in the URL of a PostgreSQL store."""

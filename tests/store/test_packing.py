@@ -70,40 +70,40 @@ texts = st.lists(
 
 
 @given(texts)
-def test_nodes_are_unpacked_as_they_were_and_their_digests_stay_readable(nodes: bytes) -> None:
-    """Ours: pruning searches the stored rows for the names of blobs, in SQL."""
+def test_nodes_are_restored_by_unpacking_and_their_digests_stay_readable(nodes: bytes) -> None:
+    """Ours: pruning searches the stored rows for blob digests, in SQL."""
     stored = packing.pack_nodes(nodes)
     assert packing.unpack_nodes(stored, "nodes") == nodes
     assert set(rules.blob_digests(stored)) == set(rules.blob_digests(nodes))
 
 
 @given(texts, texts)
-def test_a_journal_is_unpacked_with_the_nodes_that_it_was_packed_with(journal: bytes, nodes: bytes) -> None:
-    """Ours: a journal does not store a second time what the nodes hold."""
+def test_a_journal_is_unpacked_with_the_nodes_it_was_packed_with(journal: bytes, nodes: bytes) -> None:
+    """Ours: a journal does not store the content of the nodes a second time."""
     stored = packing.pack_journal(journal, nodes)
     assert packing.unpack_journal(stored, packing.pack_nodes(nodes), "journal") == (journal, journal)
 
 
-def test_nodes_with_more_digests_than_a_byte_counts_are_stored_as_they_are() -> None:
+def test_nodes_with_more_digests_than_fit_in_a_byte_are_stored_unpacked() -> None:
     nodes = b",".join(digest(number) for number in range(256))
     assert packing.pack_nodes(nodes) == nodes
 
 
-def test_packed_nodes_that_are_damaged_are_refused() -> None:
-    """Ours: the digest of a row finds damage first; unpacking raises no error of zlib's own."""
+def test_damaged_packed_nodes_are_refused() -> None:
+    """Ours: the digest of a row detects damage first; unpacking never raises a zlib error."""
     stored = packing.pack_nodes(LONG.encode())
     for damaged in (stored[:-1], stored[:2] + b"\x07" + stored[3:]):
         with pytest.raises(RecordCorrupt):
             packing.unpack_nodes(damaged, "nodes")
 
 
-def test_the_words_are_those_of_the_first_version_that_packed() -> None:
+def test_the_compression_dictionary_is_that_of_the_first_version_that_packed() -> None:
     """Ours: rows that were packed with another dictionary could not be unpacked."""
     assert hashlib.sha256(packing._WORDS).hexdigest()[:16] == WORDS_DIGEST
 
 
-def test_a_plain_turn_takes_less_room_than_its_texts(store: SqliteSessionStore) -> None:
-    """Ours: the text of a reply is in the journal and in a node, and is stored once."""
+def test_a_plain_turn_takes_less_space_than_its_texts(store: SqliteSessionStore) -> None:
+    """Ours: the text of a reply is in the journal and in a node, but is stored once."""
 
     async def scenario() -> None:
         begun = await begin(store, "t1")
@@ -144,8 +144,8 @@ def test_a_turn_that_added_no_nodes_keeps_its_journal(store: SqliteSessionStore)
     asyncio.run(scenario())
 
 
-def test_a_journal_beside_other_nodes_is_refused(store: SqliteSessionStore) -> None:
-    """Ours: unpacked with other nodes the journal is another text, and its digest does not match."""
+def test_a_journal_with_the_wrong_nodes_is_refused(store: SqliteSessionStore) -> None:
+    """Ours: unpacked with other nodes the journal is a different text, and its digest does not match."""
 
     async def scenario() -> None:
         for turn_id in ("t1", "t2"):
@@ -162,8 +162,8 @@ def test_a_journal_beside_other_nodes_is_refused(store: SqliteSessionStore) -> N
     asyncio.run(scenario())
 
 
-def test_a_file_that_packed_no_nodes_stays_usable(path: Path) -> None:
-    """Ours: unpacked segments and journals of the version before stay readable beside packed ones."""
+def test_a_file_with_unpacked_nodes_stays_usable(path: Path) -> None:
+    """Ours: unpacked segments and journals of the previous version stay readable next to packed ones."""
     components = {**COMPONENTS, "sessions": SESSIONS[:6]}
     ensure_checksums(path, lambda attempt: False, lambda db: None)
     with contextlib.closing(connect(path, 1_000)) as db:

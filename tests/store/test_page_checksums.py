@@ -44,7 +44,7 @@ TABLES = ["turns", "sessions", "inputs", "segments", "snapshots"]
 
 
 async def _fill(path: Path) -> None:
-    """Write sessions, each with a turn under a key and an input, and occurrences."""
+    """Write sessions, each with an input and a turn that has a key, and occurrences."""
     store = SqliteSessionStore(path, owner_is_dead=is_dead)
     for number in range(SESSIONS):
         name = f"session-{number:04}-{'x' * 40}"
@@ -66,11 +66,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class WrongAnswer(Exception):
-    """A key that the file knows and that looks new because of damage."""
+    """A key in the file that looks new because of damage."""
 
 
 async def _ask_everything(path: Path) -> None:
-    """Ask for every key that the file knows; raise `WrongAnswer` if one of them looks new."""
+    """Look up every key in the file; raise `WrongAnswer` if one of them looks new."""
     store = SqliteSessionStore(path, owner_is_dead=is_dead)
     try:
         if len(await store.heads()) != SESSIONS:
@@ -93,7 +93,7 @@ async def _ask_everything(path: Path) -> None:
 
 
 def _flip_everywhere(whole: Path, tmp_path: Path, name: str, flips: range) -> None:
-    """Flip one bit at a time in the pages of *name*; each must raise an error that names its page."""
+    """Flip one bit at a time in the pages of *name*; each flip must raise an error that names its page."""
     page_bits = 4096 * 8
     for number in flips:
         chance = random.Random(f"{name} {number}")
@@ -114,12 +114,12 @@ def test_a_flipped_bit_in_an_index_or_a_table_is_an_error_that_names_the_page(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*NAMED, *TABLES, "sqlite_schema"])
-def test_no_flipped_bit_is_a_wrong_answer(
+def test_no_flipped_bit_causes_a_wrong_answer(
     whole: Path, tmp_path: Path, name: str, sampled: Callable[[int], slice]
 ) -> None:
-    """Bug: 14 to 23 of 80 flips in each of four indexes were silent."""
+    """Bug: 14 to 23 of 80 flips in each of four indexes went unnoticed."""
     flips = range(80)[sampled(4)]
-    if name == "sqlite_schema":  # page 1 holds the header: damage there may hide that it is a database at all
+    if name == "sqlite_schema":  # page 1 holds the header: damage there may hide that it is a database
         for number in flips:
             chance = random.Random(number)
             damaged = tmp_path / f"{number}.db"
@@ -131,17 +131,15 @@ def test_no_flipped_bit_is_a_wrong_answer(
 
 
 @pytest.mark.parametrize("bit", range(20 * 8, 21 * 8))
-def test_damage_in_the_byte_that_turns_checksums_on_is_noticed(whole: Path, tmp_path: Path, bit: int) -> None:
-    """Ours: the header says that pages have checksums; a flipped bit there must not switch the checks off."""
+def test_damage_to_the_byte_that_enables_checksums_is_detected(whole: Path, tmp_path: Path, bit: int) -> None:
+    """Ours: the header says that pages have checksums; a flipped bit there must not disable the checks."""
     damaged = tmp_path / "damaged.db"
     flipped(whole, bit, damaged)
     with pytest.raises(RecordCorrupt, match="page 1 "):
         open_database(damaged)
 
 
-def test_a_file_that_is_damaged_while_it_is_open_is_noticed_by_the_next_reader(
-    whole: Path, tmp_path: Path
-) -> None:
+def test_damage_to_an_open_file_is_detected_by_the_next_reader(whole: Path, tmp_path: Path) -> None:
     """Ours: each reader opens its own connection, which checks the header again."""
     path = tmp_path / "open.db"
     shutil.copyfile(whole, path)
@@ -189,7 +187,7 @@ def test_a_backup_made_while_the_file_is_in_use_has_every_row_and_every_checksum
         assert copied.read(is_checked)
 
 
-def test_the_default_vfs_of_the_process_stays_what_it_was(whole: Path) -> None:
+def test_the_default_vfs_of_the_process_is_unchanged(whole: Path) -> None:
     """Ours: a program that embeds Standfast may use apsw for its own files."""
     assert apsw.vfs_names()[0] == "unix"
 
@@ -217,7 +215,7 @@ def test_a_file_without_checksums_gets_them_when_it_is_opened(whole: Path, old: 
 
 
 def test_a_large_file_gets_a_checksum_on_every_page(tmp_path: Path) -> None:
-    """Ours: SQLite writes pages early when its cache is full; the checksum VFS would skip those."""
+    """Ours: SQLite writes pages early when its cache is full; the checksum VFS would skip them."""
     path = tmp_path / "large.db"
     with contextlib.closing(apsw.Connection(str(path))) as db:
         db.execute("CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT); CREATE INDEX i ON t (b)")
@@ -232,10 +230,10 @@ def test_a_large_file_gets_a_checksum_on_every_page(tmp_path: Path) -> None:
     assert find_damaged_page(path) is None
 
 
-def test_a_file_that_another_program_has_open_is_upgraded_when_that_lets_go(
+def test_a_file_that_another_program_has_open_is_upgraded_once_it_is_closed(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: a program that writes no checksums must not write to a file that has checksums."""
+    """Ours: a program that writes no checksums must not write to a file that has them."""
     monkeypatch.setattr(database_module, "UPGRADE_TIMEOUT_MS", 50)
     with contextlib.closing(apsw.Connection(str(old))) as other:
         other.execute("SELECT count(*) FROM turns").fetchall()
@@ -246,7 +244,7 @@ def test_a_file_that_another_program_has_open_is_upgraded_when_that_lets_go(
         assert database.read(is_checked)
 
 
-def test_many_programs_may_open_an_old_file_at_once(old: Path) -> None:
+def test_many_programs_can_open_an_old_file_at_once(old: Path) -> None:
     """Ours: after an upgrade of the program, many workers start at the same time."""
     script = (
         "import sys; from page_damage import *; from standfast.store.sqlite.connection import is_checked\n"
@@ -259,7 +257,7 @@ def test_many_programs_may_open_an_old_file_at_once(old: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_upgrade_that_loses_power_continues_at_the_next_open(
+def test_an_upgrade_that_loses_power_continues_when_the_file_is_next_opened(
     whole: Path, old: Path, tmp_path: Path
 ) -> None:
     """Ours: whether none or some of the unsynced writes survive, no row is lost."""
@@ -280,10 +278,10 @@ def test_an_upgrade_that_loses_power_continues_at_the_next_open(
 
 
 @pytest.mark.slow
-def test_an_upgrade_that_is_killed_at_any_write_continues_at_the_next_open(
+def test_an_upgrade_killed_at_any_write_continues_when_the_file_is_next_opened(
     whole: Path, old: Path, tmp_path: Path
 ) -> None:
-    """Ours: SIGKILL at writes, syncs, truncations and deletions; no row is lost and no page unchecked."""
+    """Ours: SIGKILL at writes, syncs, truncations and deletions; no row is lost and every page is checked."""
     home = tmp_path / "deaths"
     home.mkdir()
     with contextlib.closing(open_database(whole)) as database:

@@ -1,4 +1,4 @@
-"""What is special about the store in PostgreSQL: its clock, its locks, lost connections, other processes."""
+"""Features of the PostgreSQL store only: its clock, its locks, lost connections, other processes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def query(postgres: PostgresServer, sql: str) -> list[Any]:
 # Clocks and locks
 
 
-def test_leases_go_by_the_clock_of_the_database(postgres: PostgresServer) -> None:
+def test_leases_use_the_clock_of_the_database(postgres: PostgresServer) -> None:
     """Ours: SPEC §7, a worker whose own clock is decades off neither loses nor steals a lease."""
 
     async def work(store: PostgresSessionStore) -> None:
@@ -103,8 +103,8 @@ def test_leases_go_by_the_clock_of_the_database(postgres: PostgresServer) -> Non
     on_a_store(postgres, work)
 
 
-def test_a_process_looks_for_work_at_the_moment_when_a_lease_ends(postgres: PostgresServer) -> None:
-    """Ours: another worker takes a turn over when its lease ends, not up to a poll later."""
+def test_a_process_looks_for_work_when_a_lease_expires(postgres: PostgresServer) -> None:
+    """Ours: another worker takes a turn over when its lease expires, not up to a poll later."""
 
     async def work(store: PostgresSessionStore) -> None:
         loop, heard = asyncio.get_running_loop(), asyncio.Event()
@@ -123,8 +123,8 @@ def test_a_process_looks_for_work_at_the_moment_when_a_lease_ends(postgres: Post
     on_a_store(postgres, work)
 
 
-def test_a_machine_whose_clock_was_set_moves_no_timers(postgres: PostgresServer) -> None:
-    """Ours: timers in a shared store belong to all machines, so one machine's clock must not move them."""
+def test_setting_the_clock_of_one_machine_moves_no_timers(postgres: PostgresServer) -> None:
+    """Ours: all machines share the timers in a store, so one machine's clock must not move them."""
 
     async def work(store: PostgresSessionStore) -> None:
         await store.see_clock("boot", 0)
@@ -145,7 +145,7 @@ def test_writes_of_many_sessions_share_transactions(postgres: PostgresServer) ->
     assert on_a_store(postgres, work) < 20
 
 
-def test_one_job_of_a_group_fails_alone(postgres: PostgresServer) -> None:
+def test_a_refused_job_fails_alone_in_its_group(postgres: PostgresServer) -> None:
     """Ours: a refused write does not fail the others of its group, even if the server refuses it."""
 
     async def work(store: PostgresSessionStore) -> list[Any]:
@@ -163,7 +163,7 @@ def test_one_job_of_a_group_fails_alone(postgres: PostgresServer) -> None:
     assert on_a_store(postgres, work) == [StaleState]
 
 
-def test_two_stores_that_use_the_same_sessions_at_once_lose_nothing(postgres: PostgresServer) -> None:
+def test_two_stores_that_write_to_the_same_sessions_lose_nothing(postgres: PostgresServer) -> None:
     """Ours: two stores write to the same sessions, and lock them in any order."""
 
     async def feed(store: PostgresSessionStore, name: str) -> None:
@@ -188,8 +188,8 @@ def test_two_stores_that_use_the_same_sessions_at_once_lose_nothing(postgres: Po
     asyncio.run(run())
 
 
-def test_two_processes_that_open_one_session_get_the_same(postgres: PostgresServer) -> None:
-    """Ours: if another transaction inserts the key first, its row is read instead of raising an error."""
+def test_two_processes_that_open_one_session_get_the_same_session(postgres: PostgresServer) -> None:
+    """Ours: if another transaction inserts the row first, that row is read and no error is raised."""
 
     async def run() -> None:
         url = postgres.new_url()
@@ -203,7 +203,7 @@ def test_two_processes_that_open_one_session_get_the_same(postgres: PostgresServ
     asyncio.run(run())
 
 
-def test_a_blob_that_is_stored_while_others_are_pruned_stays(postgres: PostgresServer) -> None:
+def test_a_blob_stored_during_pruning_is_kept(postgres: PostgresServer) -> None:
     """Ours: pruning while a blob is stored never deletes a blob that a record names."""
 
     async def run() -> None:
@@ -231,7 +231,7 @@ def test_a_blob_that_is_stored_while_others_are_pruned_stays(postgres: PostgresS
 # Opening
 
 
-def test_many_programs_that_open_a_new_store_at_once_migrate_it_once(postgres: PostgresServer) -> None:
+def test_many_programs_can_open_a_new_store_at_once(postgres: PostgresServer) -> None:
     """Ours: one process migrates and the others wait."""
     url, errors = postgres.new_url(), []
 
@@ -259,17 +259,19 @@ def test_tables_of_a_later_release_are_refused(postgres: PostgresServer) -> None
         PostgresSessionStore(url)
 
 
-def test_a_server_that_acknowledges_before_the_disk_is_refused(postgres: PostgresServer) -> None:
+def test_a_server_that_acknowledges_commits_before_they_are_on_disk_is_refused(
+    postgres: PostgresServer,
+) -> None:
     """Ours: SPEC §7, an acknowledged write is on disk."""
     with pytest.raises(NotConfigured, match="synchronous_commit = off"):
         PostgresSessionStore(f"{postgres.new_url()}&options=-csynchronous_commit%3Doff")
 
 
 @pytest.mark.slow
-def test_a_server_without_fsync_is_refused_and_one_without_checksums_is_warned_of(
+def test_a_server_without_fsync_is_refused_and_one_without_checksums_causes_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Ours: damage must be noticed, and a crash must lose nothing."""
+    """Ours: damage must be detected, and a crash must lose nothing."""
     with PostgresServer(checksums=False) as server:
         asyncio.run(PostgresSessionStore(server.new_url()).close())
         assert "data_checksums = off" in caplog.text
@@ -283,7 +285,7 @@ def test_a_server_without_fsync_is_refused_and_one_without_checksums_is_warned_o
         assert sessions is None
 
 
-def test_a_wrong_address_is_an_error_without_the_password() -> None:
+def test_an_error_about_a_wrong_address_does_not_contain_the_password() -> None:
     """Ours: errors are shown and logged; passwords must not be."""
     with pytest.raises(StoreUnavailable) as caught:
         PostgresSessionStore("postgresql://me:hunter2@127.0.0.1:1/shop?connect_timeout=2")
@@ -296,7 +298,7 @@ def test_a_wrong_address_is_an_error_without_the_password() -> None:
 
 
 def test_a_character_that_postgresql_cannot_store_is_refused(postgres: PostgresServer) -> None:
-    """Ours: the caller gets an InvalidArgument, not an error of the database."""
+    """Ours: the caller gets an InvalidArgument, not a database error."""
 
     async def work(store: PostgresSessionStore) -> None:
         for bad in ("a\0b", "\ud800"):
@@ -307,7 +309,7 @@ def test_a_character_that_postgresql_cannot_store_is_refused(postgres: PostgresS
     on_a_store(postgres, work)
 
 
-def test_a_forked_child_gets_an_error_that_says_to_open_the_store_itself(postgres: PostgresServer) -> None:
+def test_a_forked_child_gets_an_error_that_names_the_fork(postgres: PostgresServer) -> None:
     """Ours: a connection is never used across a fork."""
 
     async def work(store: PostgresSessionStore) -> None:
@@ -331,7 +333,7 @@ def test_a_forked_child_gets_an_error_that_says_to_open_the_store_itself(postgre
 
 
 def test_lost_connections_are_replaced(postgres: PostgresServer) -> None:
-    """Ours: the store reconnects and retries after it has lost its connection."""
+    """Ours: the store reconnects and retries when it has lost its connection."""
 
     async def work(store: PostgresSessionStore) -> None:
         for n in range(3):
@@ -347,7 +349,7 @@ def test_lost_connections_are_replaced(postgres: PostgresServer) -> None:
 
 
 class Proxy:
-    """A TCP proxy that can lose the answer to the next commit, or the commit itself."""
+    """A TCP proxy that can drop the answer to the next commit, or the commit itself."""
 
     def __init__(self, port: int) -> None:
         self.lose: str | None = None
@@ -400,10 +402,10 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("what", ["answer", "commit"])
-def test_a_commit_that_was_not_answered_happens_once(
+def test_a_commit_whose_answer_was_lost_happens_once(
     postgres: PostgresServer, proxy: Proxy, what: str
 ) -> None:
-    """Ours: the server is asked whether the transaction committed; it is neither lost nor repeated."""
+    """Ours: the store asks the server whether the transaction committed; it is neither lost nor repeated."""
 
     async def run() -> None:
         url = postgres.new_url().replace(str(postgres.port), str(proxy.port))
@@ -422,8 +424,8 @@ def test_a_commit_that_was_not_answered_happens_once(
     asyncio.run(run())
 
 
-def test_a_commit_that_died_with_the_server_is_not_taken_for_another_one() -> None:
-    """Bug: after a crash the server gave the number of a lost transaction to another one, which committed."""
+def test_a_commit_lost_in_a_server_crash_is_not_mistaken_for_another_one() -> None:
+    """Bug: after a crash the server gave the id of a lost transaction to another one, which committed."""
     with PostgresServer() as server:
         database = PostgresDatabase(server.new_url(), retry_s=30)
         raw = connect(database.address)
@@ -446,8 +448,8 @@ def test_a_commit_that_died_with_the_server_is_not_taken_for_another_one() -> No
         raw.close()
 
 
-def test_a_server_that_stays_away_is_a_typed_error(postgres: PostgresServer, proxy: Proxy) -> None:
-    """Ours: when the time for retries is over, the caller gets a retryable `StoreUnavailable`."""
+def test_a_server_that_stays_unreachable_raises_a_typed_error(postgres: PostgresServer, proxy: Proxy) -> None:
+    """Ours: when the time for retries is up, the caller gets a retryable `StoreUnavailable`."""
 
     async def run() -> None:
         url = postgres.new_url().replace(str(postgres.port), str(proxy.port))
@@ -483,7 +485,7 @@ async def _begin_while_failing(store: PostgresSessionStore, server: PostgresServ
 
 
 @pytest.mark.parametrize("code", ["40001", "40P01", "55P03", "57014", "53200"])
-def test_an_error_that_may_pass_is_retried_as_a_whole(postgres: PostgresServer, code: str) -> None:
+def test_a_transient_error_is_retried_as_a_whole(postgres: PostgresServer, code: str) -> None:
     """Seed: serialization failures and statement timeouts; ours: also deadlocks and lack of memory."""
     problem = f"RAISE EXCEPTION 'not now' USING ERRCODE = '{code}'"
 
@@ -495,7 +497,7 @@ def test_an_error_that_may_pass_is_retried_as_a_whole(postgres: PostgresServer, 
     on_a_store(postgres, work)
 
 
-def test_an_error_that_does_not_pass_is_typed_and_leaves_nothing(postgres: PostgresServer) -> None:
+def test_an_error_that_persists_is_typed_and_leaves_no_partial_write(postgres: PostgresServer) -> None:
     """Seed: a typed error, never a partial commit: the input that the turn claimed is still queued."""
 
     async def work(store: PostgresSessionStore) -> None:
@@ -509,7 +511,7 @@ def test_an_error_that_does_not_pass_is_typed_and_leaves_nothing(postgres: Postg
     on_a_store(postgres, work, retry_s=0.2)
 
 
-def test_a_statement_that_takes_too_long_is_ended_and_retried(
+def test_a_statement_that_takes_too_long_is_cancelled_and_retried(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seed: statement timeouts are enforced by the server."""
@@ -523,20 +525,20 @@ def test_a_statement_that_takes_too_long_is_ended_and_retried(
 
 
 async def _turns_without_end(store: PostgresSessionStore, session_id: str, stop: asyncio.Event) -> int:
-    """Take turns until stopped, at least one; return how many have ended."""
+    """Run turns until stopped, at least one; return the number of turns that have ended."""
     count, is_known = 0, False
     while not (stop.is_set() and is_known):
         try:
             await store.open_session(a_head(session_id))
             await _end_turn(store, f"{session_id}-{count}", session_id)
             count, is_known = count + 1, True
-        except StoreUnavailable:  # a restarted server cannot tell the outcome of a commit
+        except StoreUnavailable:  # a restarted server cannot report the outcome of a commit
             is_known = False
     return count
 
 
 async def _end_turn(store: PostgresSessionStore, turn_id: str, session_id: str) -> None:
-    """Take a turn to its end, whatever its state."""
+    """Bring a turn to its end, whatever its state."""
     record = await store.turn(turn_id)
     journal: tuple[JournalEntry, ...] = ()
     if record is None:
@@ -561,8 +563,8 @@ async def _check_turns(store: PostgresSessionStore, session_id: str, count: int)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
-def test_a_restart_of_the_server_loses_and_doubles_nothing(how: signal.Signals) -> None:
-    """Ours: every acknowledged write is there once, and every interrupted one is repeated."""
+def test_a_server_restart_loses_and_duplicates_nothing(how: signal.Signals) -> None:
+    """Ours: every acknowledged write is present once, and every interrupted one is repeated."""
 
     async def run(server: PostgresServer) -> None:
         stop = asyncio.Event()
@@ -640,7 +642,7 @@ def pooler(postgres: PostgresServer) -> Iterator[int]:
         drain.join()
 
 
-def test_a_pooler_in_transaction_mode_works(postgres: PostgresServer, pooler: int) -> None:
+def test_the_store_works_through_a_pooler_in_transaction_mode(postgres: PostgresServer, pooler: int) -> None:
     """Ours: the store keeps no state in a connection's session, and polls for announcements instead."""
 
     async def run() -> None:
@@ -689,7 +691,7 @@ def test_an_announcement_reaches_other_processes(postgres: PostgresServer) -> No
 
 
 def test_work_is_offered_to_one_process_at_a_time(postgres: PostgresServer) -> None:
-    """Ours: work is claimed with SKIP LOCKED; two workers get different sessions, each of its agents."""
+    """Ours: work is claimed with SKIP LOCKED; two workers get different sessions, each for its own agents."""
 
     async def run() -> None:
         url = postgres.new_url()
@@ -711,8 +713,8 @@ def test_work_is_offered_to_one_process_at_a_time(postgres: PostgresServer) -> N
     asyncio.run(run())
 
 
-def test_a_turn_that_its_owner_left_is_offered(postgres: PostgresServer) -> None:
-    """Ours: if the owner died on this machine at once, if it ran elsewhere when its lease ends."""
+def test_a_turn_abandoned_by_its_owner_is_offered(postgres: PostgresServer) -> None:
+    """Ours: at once if the owner died on this machine; when the lease expires if it ran elsewhere."""
 
     async def run() -> None:
         async with opened(postgres.new_url(), owner_is_dead=lambda owner: owner == "dead") as store:
@@ -732,7 +734,7 @@ def test_a_turn_that_its_owner_left_is_offered(postgres: PostgresServer) -> None
     asyncio.run(run())
 
 
-def test_programs_of_postgresql_are_found(postgres: PostgresServer) -> None:
+def test_the_test_server_is_a_real_postgresql_server(postgres: PostgresServer) -> None:
     """Ours: the tests start their own PostgreSQL server."""
     assert Path(postgres.directory / "data" / "PG_VERSION").exists()
 

@@ -67,7 +67,7 @@ def record(state: TurnState = TurnState.RUNNING, **changes: Any) -> TurnRecord:
 
 
 def error_of(call: Any) -> type[StandfastError] | None:
-    """Return the type of the error that the call raises, None if it raises none."""
+    """Return the type of the error that the call raises, or None."""
     try:
         call()
     except StandfastError as error:
@@ -88,8 +88,10 @@ def error_of(call: Any) -> type[StandfastError] | None:
         (NO, NOW + 1_000, EXPIRED),
     ],
 )
-def test_a_pending_approval_becomes(decision: Decision, now_ms: int, after: ApprovalState) -> None:
-    """Seed: a decision counts until `expires_at`; from that time on the approval has expired."""
+def test_the_first_decision_or_the_expiry_settles_a_pending_approval(
+    decision: Decision, now_ms: int, after: ApprovalState
+) -> None:
+    """Seed: a decision counts until `expires_at`; from then on the approval has expired."""
     decided = rules.decided(an_approval(), decision, now_ms=now_ms, edited_digest=None)
     assert (decided.state, decided.decided_at) == (after, now_ms)
 
@@ -97,7 +99,7 @@ def test_a_pending_approval_becomes(decision: Decision, now_ms: int, after: Appr
 @pytest.mark.parametrize("state", [APPROVED, DENIED, EXPIRED, CANCELLED])
 @pytest.mark.parametrize("decision", [YES, NO])
 def test_an_approval_that_is_not_pending_cannot_be_decided(state: ApprovalState, decision: Decision) -> None:
-    """Ours: an approval leaves `pending` once; the error of a second decision names the first."""
+    """Ours: an approval leaves `pending` once; the error of a second decision names the first one."""
     with pytest.raises(ApprovalAlreadyDecided, match=state):
         rules.decided(in_state(state), decision, now_ms=NOW, edited_digest=None)
 
@@ -111,7 +113,7 @@ def test_an_approval_that_is_not_pending_cannot_be_decided(state: ApprovalState,
         (Decision(approved=False, args=[2], kwargs={}), [1], {"k": 1}, None),
     ],
 )
-def test_only_a_yes_replaces_arguments(
+def test_only_an_approving_decision_replaces_arguments(
     decision: Decision, args: list[Any], kwargs: dict[str, Any], digest: str | None
 ) -> None:
     """Ours: the digest of edited arguments is recorded with them."""
@@ -121,7 +123,7 @@ def test_only_a_yes_replaces_arguments(
 
 
 @pytest.mark.parametrize("state", list(ApprovalState))
-def test_only_a_pending_approval_expires_and_is_cancelled(state: ApprovalState) -> None:
+def test_only_a_pending_approval_can_expire_or_be_cancelled(state: ApprovalState) -> None:
     """Ours: a decision is final."""
     approval = in_state(state)
     pending = state is PENDING
@@ -150,8 +152,8 @@ def test_only_a_pending_approval_expires_and_is_cancelled(state: ApprovalState) 
         (in_state(CANCELLED), Expired()),
     ],
 )
-def test_a_decision_is_an_answer(approval: Approval, answer: object) -> None:
-    """Ours: the call that waits gets the decision, with the arguments if the person edited them."""
+def test_a_decided_approval_answers_its_wait(approval: Approval, answer: object) -> None:
+    """Ours: the waiting call gets the decision, with the arguments if the person edited them."""
     assert rules.answer_of(approval) == answer
 
 
@@ -173,10 +175,10 @@ DONE = Completed(value=1)
         (a_wait("w", "approval"), NOW + 1_000, None, None, Expired()),
     ],
 )
-def test_a_wait_ends_by_its_answer_or_by_its_time(
+def test_a_wait_ends_with_its_answer_or_at_its_due_time(
     wait: Wait, now_ms: int, approval: Approval | None, completion: Any, outcome: object
 ) -> None:
-    """Ours: whichever comes first ends the wait; an answer in time also counts if it is read later."""
+    """Ours: whichever comes first ends the wait; an answer in time counts even if it is read later."""
     assert rules.outcome_of(wait, now_ms, approval=approval, completion=completion) == outcome
 
 
@@ -190,7 +192,7 @@ def test_a_wait_ends_by_its_answer_or_by_its_time(
         (a_wait("cpl_t1.x", "completion"), None, NOW + 1_000, TokenAlreadyUsed),
     ],
 )
-def test_a_token_is_good_once_and_in_time(
+def test_a_completion_token_is_valid_once_and_until_it_expires(
     wait: Wait | None, completion: Any, now_ms: int, refused: type[StandfastError] | None
 ) -> None:
     """Ours: a completion may arrive before its wait is saved."""
@@ -198,18 +200,18 @@ def test_a_token_is_good_once_and_in_time(
 
 
 @pytest.mark.parametrize("token", ["", "cpl_", "cpl_.x", "cpl_t1", "cpl_t1.", "t1.x", "xcpl_t1.x"])
-def test_a_text_of_another_form_is_not_a_token(token: str) -> None:
+def test_malformed_text_is_not_a_completion_token(token: str) -> None:
     """Ours: a mistyped token must not complete a wait."""
     with pytest.raises(TokenNotFound):
         rules.turn_of_token(token)
 
 
-def test_a_token_names_its_turn() -> None:
+def test_a_completion_token_names_its_turn() -> None:
     """Ours: the form is `cpl_<turn_id>.<anything>`, and the last part may contain dots."""
     assert rules.turn_of_token("cpl_t_1.a.b") == "t_1"
 
 
-def test_a_turn_waits_for_the_waits_of_its_outcome() -> None:
+def test_a_turn_waits_for_the_waits_in_its_outcome() -> None:
     """Ours: an outcome without waits does not change the waits that were saved."""
     saved, outcome = (a_wait("saved"),), (a_wait("asked"),)
     assert rules.waited_for(record(), saved) == saved
@@ -217,7 +219,7 @@ def test_a_turn_waits_for_the_waits_of_its_outcome() -> None:
     assert rules.waited_for(record(summary=waiting(*outcome)), saved) == outcome
 
 
-def test_timers_and_completions_move_with_the_time_of_day_and_approvals_do_not() -> None:
+def test_setting_the_clock_moves_timers_and_completions_but_not_approvals() -> None:
     """Ours: a timer keeps its duration; an approval keeps the time that people were shown."""
     waits = (a_wait("t", "timer"), a_wait("c", "completion"), a_wait("a", "approval"))
     moved = rules.record_moved_along(record(summary=waiting(*waits)), 500)
@@ -241,12 +243,14 @@ def test_timers_and_completions_move_with_the_time_of_day_and_approvals_do_not()
         ("a", NOW + 1, all_died, True),
     ],
 )
-def test_a_session_is_free(owner: str | None, until_ms: int, dead: rules.IsDead, free: bool) -> None:
-    """Ours: port rule 2, a lease ends with its time or with its owner."""
+def test_a_session_is_free_without_an_owner_with_an_expired_lease_or_a_dead_owner(
+    owner: str | None, until_ms: int, dead: rules.IsDead, free: bool
+) -> None:
+    """Ours: port rule 2, a lease ends when it expires or when its owner dies."""
     assert rules.is_free(owner, until_ms, NOW, dead) is free
 
 
-def test_a_lease_lasts_by_the_time_that_leases_go_by() -> None:
+def test_a_lease_expires_by_the_lease_clock() -> None:
     """Ours: setting the time of day does not end a lease."""
     asks = replace(claimant(), lease_now_ms=5)
     lease = rules.lease_for("s1", asks, 7)
@@ -262,7 +266,9 @@ def test_a_lease_lasts_by_the_time_that_leases_go_by() -> None:
         (TurnState.WAITING, False, TurnUnfinished),
     ],
 )
-def test_a_second_turn_is_refused(state: TurnState, free: bool, refused: type[StandfastError]) -> None:
+def test_the_error_for_a_second_turn_depends_on_the_first_turns_state(
+    state: TurnState, free: bool, refused: type[StandfastError]
+) -> None:
     """Ours: port rule 3, the error says whether to wait, to take over or to decide."""
     error = rules.refuse_second_turn(record(state), "owner", free)
     assert type(error) is refused
@@ -278,10 +284,10 @@ def test_a_second_turn_is_refused(state: TurnState, free: bool, refused: type[St
         (record(TurnState.WAITING), True, None),
     ],
 )
-def test_a_turn_is_taken_over(
+def test_only_an_unfinished_turn_without_a_live_owner_can_be_taken_over(
     found: TurnRecord | None, free: bool, refused: type[StandfastError] | None
 ) -> None:
-    """Ours: only an unfinished turn without a live owner can be taken over."""
+    """Ours: a missing or ended turn is not found; a turn with a live owner is busy."""
     assert error_of(lambda: rules.require_takeable("t1", found, "owner", free)) is refused
 
 
@@ -296,10 +302,10 @@ def test_a_turn_is_taken_over(
         (TurnState.WAITING, True, True, False, True),
     ],
 )
-def test_an_unfinished_turn_can_continue(
+def test_a_turn_can_continue_when_it_is_abandoned_its_wait_is_over_or_it_is_cancelled(
     state: TurnState, cancel: bool, free: bool, wait_over: bool, continues: bool
 ) -> None:
-    """Ours: because its owner left it, a wait of it has ended, or it was asked to cancel."""
+    """Ours: a turn whose owner is alive is left to that owner."""
     turn = record(state, cancel_requested=cancel)
     assert rules.can_continue(turn, free=free, wait_over=wait_over) is continues
 
@@ -314,13 +320,15 @@ def test_an_unfinished_turn_can_continue(
         (stopped(), True, True, None),
     ],
 )
-def test_a_commit_is_refused(summary: Any, cancel: bool, injected: bool, reason: str | None) -> None:
-    """Ours: a turn does not finish past a message or a cancellation; any other outcome is accepted."""
+def test_a_finished_turn_is_not_committed_past_a_message_or_a_cancellation(
+    summary: Any, cancel: bool, injected: bool, reason: str | None
+) -> None:
+    """Ours: any other outcome is accepted."""
     refused = rules.refuse_commit(a_commit(summary=summary), cancel, injected)
     assert (None if refused is None else refused.reason) == reason
 
 
-def test_the_record_of_a_turn_follows_its_life() -> None:
+def test_the_record_of_a_turn_follows_its_life_cycle() -> None:
     """Ours: running, waiting with a summary, running without one, ended with one."""
     begun = rules.new_record(new_turn(key="k"), NOW)
     assert (begun.state, begun.created_at, begun.idempotency_key) == (TurnState.RUNNING, NOW, "k")
@@ -331,8 +339,8 @@ def test_the_record_of_a_turn_follows_its_life() -> None:
     assert (ended.state, ended.ended_at, ended.summary) == (TurnState.ENDED, NOW + 5, finished())
 
 
-def test_a_key_belongs_to_one_input() -> None:
-    """Ours: a key is idempotent; the same key with another input is a conflict."""
+def test_an_idempotency_key_belongs_to_one_input() -> None:
+    """Ours: the same key with another input is a conflict."""
     turn = new_turn(key="k")
     rules.require_same_input(rules.new_record(turn, NOW), turn)
     with pytest.raises(IdempotencyConflict):
@@ -342,7 +350,7 @@ def test_a_key_belongs_to_one_input() -> None:
 # Sessions
 
 
-def test_a_fork_begins_again_at_its_branch() -> None:
+def test_a_fork_starts_afresh_at_its_branch() -> None:
     """Ours: usage, notes and charter stay with the original; agent and settings are shared."""
     head = replace(a_head(), leaf="t0.1", depth=2, revision=4, metadata={"user": "ada"})
     fork = rules.forked(head, "s2", Branch("t0.0", 1, "initial", 1, 0), NOW + 5, None)
@@ -352,8 +360,8 @@ def test_a_fork_begins_again_at_its_branch() -> None:
     assert rules.branch_of(fork) == Branch("t0.0", 1, "initial", 1, 0)
 
 
-def test_a_description_replaces_what_is_given() -> None:
-    """Ours: metadata and settings for code stay unless they are given; the host is a copy."""
+def test_describing_a_session_replaces_only_the_given_values() -> None:
+    """Ours: metadata and code settings stay unless they are given; the host is a copy."""
     host: dict[str, Any] = {"tools": []}
     head = replace(a_head(), metadata={"user": "ada"}, code=settings())
     after = rules.described(head, agent="a", model="m", host=host)
@@ -365,7 +373,7 @@ def test_a_description_replaces_what_is_given() -> None:
 
 
 def test_sessions_are_listed_by_last_use() -> None:
-    """Ours: the latest used first, then by id, so that time and id mark where a page begins."""
+    """Ours: the last used first, then by id, so that time and id mark where a page begins."""
     heads = [
         replace(a_head(name), created_at=created, updated_at=updated)
         for name, created, updated in (("a", 1, 5), ("c", 2, 9), ("b", 2, 9), ("d", 3, 9))
@@ -374,7 +382,7 @@ def test_sessions_are_listed_by_last_use() -> None:
     assert [head.session_id for head in found] == ["d", "c", "b", "a"]
 
 
-def test_a_session_made_again_needs_the_same_charter() -> None:
+def test_creating_a_session_again_requires_the_same_charter() -> None:
     """Ours: creating a child twice returns one session; a different charter is a conflict."""
     charter = SessionCharter(parent_session_id="p")
     child = replace(a_head(), charter=charter)
@@ -389,14 +397,14 @@ def test_a_session_made_again_needs_the_same_charter() -> None:
     ("owner", "dead", "refused"),
     [(None, none_died, None), ("a", none_died, SessionBusy), ("a", all_died, None)],
 )
-def test_a_session_is_deleted_unless_a_live_owner_runs_it(
+def test_a_session_can_be_deleted_unless_a_live_owner_runs_it(
     owner: str | None, dead: rules.IsDead, refused: type[StandfastError] | None
 ) -> None:
     """Ours: data in use by a process is not deleted."""
     assert error_of(lambda: rules.require_no_owner("s1", owner, dead)) is refused
 
 
-def test_a_session_with_an_unfinished_turn_is_not_at_rest() -> None:
+def test_a_session_with_an_unfinished_turn_is_busy() -> None:
     """Ours: the error names the owner, or the turn that has no process."""
     rules.require_at_rest("s1", None, None)
     with pytest.raises(SessionBusy, match="worker-7"):
@@ -425,10 +433,10 @@ def settings(expires_at: int | None = None) -> CodeSettings:
         (NOW, NOW, PruneRequest(branches=True), True, False, False),
     ],
 )
-def test_a_session_goes_by_age(
+def test_an_idle_or_expired_session_may_be_pruned(
     updated_at: int, expires_at: int | None, request_: PruneRequest, idle: bool, running: bool, goes: bool
 ) -> None:
-    """Ours: a session is pruned if it was idle for long, or is past its expiry and not running."""
+    """Ours: a session is pruned if it was idle for a long time, or has expired and is not running."""
     head = replace(a_head(), updated_at=updated_at, code=settings(expires_at))
     assert rules.may_be_pruned(head, request_, idle=idle, running=running) is goes
 
@@ -445,14 +453,14 @@ def test_a_session_goes_by_age(
         ((70, 90), -911, SeenClock(lease_offset_ms=70, shift_ms=-1_001)),
     ],
 )
-def test_the_time_of_day_was_set_if_it_moved_by_more_than_a_second(
+def test_a_clock_that_jumps_by_more_than_a_second_was_set(
     known: tuple[int, int] | None, offset_ms: int, seen: SeenClock
 ) -> None:
     """Ours: leases keep the offset that they began with."""
     assert rules.seen_clock(known, offset_ms) == seen
 
 
-def test_the_content_of_an_input_is_its_session_its_kind_and_its_message() -> None:
+def test_the_content_digest_of_an_input_covers_session_kind_and_message() -> None:
     """Ours: the digest is stored in files, so it must never change."""
     known = rules.input_content(an_input())
     assert known.hex() == "f6c2d66afb125756345019b6242843e2"
@@ -471,7 +479,7 @@ def test_blobs_are_named_by_their_digest() -> None:
 
 
 @pytest.mark.parametrize("state", list(TaskState))
-def test_a_task_that_is_over_never_changes_and_gives_its_id_away(state: TaskState) -> None:
+def test_an_ended_task_never_changes_and_its_id_can_be_reused(state: TaskState) -> None:
     """Ours: the end of a task is final."""
     task = replace(a_task(), state=state)
     after = rules.changed_task(task, lambda it: replace(it, updated_at=NOW + 9))
@@ -479,8 +487,8 @@ def test_a_task_that_is_over_never_changes_and_gives_its_id_away(state: TaskStat
     assert error_of(lambda: rules.require_room(task)) is (None if state.is_terminal else TaskExists)
 
 
-def test_a_task_never_becomes_another_one() -> None:
-    """Ours: only `move_tasks` moves a task, and it keeps its place."""
+def test_changing_a_task_cannot_move_it_to_another_session() -> None:
+    """Ours: only `move_tasks` moves a task, and the task keeps its place."""
     task = a_task()
     with pytest.raises(InvalidArgument):
         rules.changed_task(task, lambda it: replace(it, session_id="s2"))
@@ -489,8 +497,8 @@ def test_a_task_never_becomes_another_one() -> None:
     assert rules.task_order(rules.PlacedTask(moved, 3)) == (task.created_at, 3)
 
 
-def test_a_trigger_moves_on_only_from_what_its_mover_has_seen() -> None:
-    """Ours: a slow process neither moves a trigger back nor undoes a change of it."""
+def test_a_trigger_advances_only_from_the_state_that_the_caller_has_seen() -> None:
+    """Ours: a slow process neither moves a trigger back nor undoes a change to it."""
     stored = replace(a_trigger(), enabled=True, next_at=NOW)
     later = replace(stored, next_at=NOW + 1)
     assert rules.due_at(stored) == NOW

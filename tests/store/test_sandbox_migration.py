@@ -1,4 +1,4 @@
-"""Files from when the sandbox had its own tables."""
+"""Files from releases in which the sandbox had its own tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FORMER = {"sessions": schema.SESSIONS[:4], "sandbox": schema.SANDBOX_BEFORE}
 
 
 def write_former(path: Path, rows: Path) -> None:
-    """Make the file that an earlier release left behind, with page checksums."""
+    """Create the file of an earlier release, with page checksums."""
     with contextlib.closing(Database(path, FORMER)) as database:
         database.write(lambda db: db.execute("DELETE FROM standfast_schema"))
         database.write(lambda db: db.execute(rows.read_text()))
@@ -67,7 +67,7 @@ def change(path: Path, sql: str) -> None:
 
 
 async def memory_of(store: SqliteSessionStore, session_id: str) -> CodeMemory:
-    """Return the state that the code of a session left, as the sandbox reads it."""
+    """Return the state of a session's code, as the sandbox reads it."""
     head = await store.head(session_id)
     assert head is not None
     assert head.state is not None
@@ -79,7 +79,7 @@ async def memory_of(store: SqliteSessionStore, session_id: str) -> CodeMemory:
     return msgspec.msgpack.decode(read_execution(entry, blobs), type=CodeMemory)
 
 
-def test_every_sandbox_session_of_an_earlier_release_is_a_session(path: Path) -> None:
+def test_every_sandbox_session_of_an_earlier_release_becomes_a_session(path: Path) -> None:
     """Ours: times, limits, engine and expiry are unchanged."""
     rows = {}
     with contextlib.closing(apsw.Connection(str(path))) as db:
@@ -107,7 +107,7 @@ def test_every_sandbox_session_of_an_earlier_release_is_a_session(path: Path) ->
 
 
 def test_variables_are_the_bytes_that_the_engine_wrote(path: Path) -> None:
-    """Ours: an upgrade loses no variable, whether its state is small or a blob."""
+    """Ours: an upgrade loses no variable, whether its state is inline or a blob."""
     with contextlib.closing(apsw.Connection(str(path))) as db:
         found: Any = db.execute("SELECT id, state FROM sandbox_sessions WHERE state <> x''").fetchall()
     states: dict[str, bytes] = dict(found)
@@ -131,7 +131,7 @@ def test_a_sandbox_keeps_the_variables_of_an_earlier_release(path: Path) -> None
         assert sandbox.run("paid", session="paid").result == "A1:700"
 
 
-def test_a_session_whose_id_an_agent_has_too_gets_another_one(
+def test_a_session_whose_id_an_agent_session_already_has_is_renamed(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ours: one id names one session; its approvals and snapshots follow it, and the log says so."""
@@ -153,8 +153,8 @@ def test_a_session_whose_id_an_agent_has_too_gets_another_one(
     assert owners == ["both-sandbox", "both-sandbox", "paid", "s1"]
 
 
-def test_a_new_id_is_free_and_no_longer_than_an_id_may_be(tmp_path: Path) -> None:
-    """Ours: ids have at most 64 characters; another session may have the new id already."""
+def test_a_new_id_is_unused_and_within_the_length_limit(tmp_path: Path) -> None:
+    """Ours: ids have at most 64 characters; another session may already have the new id."""
     long, path = "a" * 64, tmp_path / "standfast.db"
     meta = {"created_at": 1, "last_used_at": 2, "language": "python", "limits": {}}
     with contextlib.closing(Database(path, FORMER)) as database:
@@ -187,7 +187,7 @@ def test_a_new_id_is_free_and_no_longer_than_an_id_may_be(tmp_path: Path) -> Non
     assert with_store(path, scenario) == {long, "a" * 56 + "-sandbox", "a" * 54 + "-sandbox-2"}
 
 
-def test_snapshots_of_an_earlier_release_are_read_as_bytes(path: Path) -> None:
+def test_snapshots_of_an_earlier_release_are_readable(path: Path) -> None:
     """Ours: a snapshot is kept for as long as its owner wants it."""
     with contextlib.closing(apsw.Connection(str(path))) as db:
         found: Any = db.execute("SELECT snapshot_id, data FROM sandbox_snapshots").fetchall()
@@ -200,7 +200,7 @@ def test_snapshots_of_an_earlier_release_are_read_as_bytes(path: Path) -> None:
     assert with_store(path, scenario) == kept
 
 
-def test_the_former_tables_are_gone_and_the_file_is_checked(path: Path) -> None:
+def test_the_former_tables_are_removed_and_the_file_is_checked(path: Path) -> None:
     """Ours: there is one schema, and opening the file a second time changes nothing."""
     for _ in range(2):
         with contextlib.closing(Database(path, COMPONENTS)) as database:
@@ -218,7 +218,7 @@ def test_an_earlier_release_refuses_a_converted_file(path: Path) -> None:
             Database(path, former)
 
 
-def test_a_file_with_a_run_that_waits_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_with_a_waiting_run_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     """Ours: no turn led to that run, so only the release that parked it can resume it."""
     path = tmp_path / "standfast.db"
     write_former(path, WAITING)
@@ -231,8 +231,8 @@ def test_a_file_with_a_run_that_waits_is_refused_and_left_as_it_is(tmp_path: Pat
 
 
 @pytest.mark.parametrize("column", ["meta", "state", "head_digest", "state_digest", "epoch", "expires_at"])
-def test_a_damaged_session_refuses_the_file(path: Path, column: str) -> None:
-    """Ours: journal rule 6, a conversion never makes valid rows out of damaged ones."""
+def test_a_file_with_a_damaged_session_is_refused(path: Path, column: str) -> None:
+    """Ours: journal rule 6, a conversion never turns damaged rows into valid ones."""
     value = {"epoch": "9", "expires_at": "9", "head_digest": "'9'", "state_digest": "'9'"}.get(
         column, "x'39'"
     )
@@ -243,9 +243,7 @@ def test_a_damaged_session_refuses_the_file(path: Path, column: str) -> None:
         assert database.read(lambda db: db.execute("SELECT count(*) FROM sandbox_sessions").get) == 8
 
 
-def test_a_file_that_cannot_be_written_is_converted_in_a_copy(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_file_is_converted_in_a_copy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: a file on a read-only disk can be read, and is not changed."""
     monkeypatch.setattr("standfast.store.sqlite.connection.can_write", lambda at: not at.samefile(path))
     before = path.read_bytes()
@@ -258,7 +256,7 @@ def test_a_file_that_cannot_be_written_is_converted_in_a_copy(
     assert path.read_bytes() == before
 
 
-def test_a_file_without_page_checksums_is_converted_on_the_way_to_them(tmp_path: Path) -> None:
+def test_a_file_without_page_checksums_is_converted_while_it_gets_them(tmp_path: Path) -> None:
     """Ours: the upgrade to checksums and the conversion are one transaction."""
     path = tmp_path / "standfast.db"
     with contextlib.closing(apsw.Connection(str(path))) as db:

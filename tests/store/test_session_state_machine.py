@@ -1,4 +1,4 @@
-"""States along branching histories against a model: random turns, forks, rewinds and prunes, on every store.
+"""States in branching histories compared with a model: random turns, forks, rewinds, prunes; every store.
 
 The model keeps each line of states as a tuple, so that nothing in it is ever shared, linked or collected.
 """
@@ -35,7 +35,7 @@ names = st.sampled_from(NAMES)
 
 @dataclass
 class ModelSession:
-    """A session: its line, the last state it wrote at each node, and the lines of its segments."""
+    """A session: its line of states, the last state it wrote at each node, and the lines of its segments."""
 
     line: Line = ()
     own: dict[str | None, str] = field(default_factory=dict)
@@ -87,12 +87,12 @@ class StateLife(RuleBasedStateMachine):
         return head
 
     def write(self, session: ModelSession, head: SessionHead, body: str) -> None:
-        """Write a state at the leaf of the session."""
+        """Write a state at the session's leaf."""
         session.line = (*at_depth(session.line, head.depth), (head.depth, body))
         session.own[head.leaf] = body
 
     def line_at(self, name: str, node: str, depth: int) -> Line:
-        """Return the line of a session at a node."""
+        """Return a session's line of states at a node."""
         session, segment_id = self.model[name], node.rpartition(".")[0]
         line = at_depth(session.ends.get(segment_id, session.line), depth)
         if node in session.own:
@@ -195,7 +195,7 @@ class StateLife(RuleBasedStateMachine):
     # What must hold at any time
 
     @invariant()
-    def sessions_have_the_state_of_the_model(self) -> None:
+    def sessions_match_the_model(self) -> None:
         for name, session in self.model.items():
             assert self.body_of(self.head(name)) == last_of(session.line)
 
@@ -224,7 +224,7 @@ class PostgresStateLife(StateLife):
 
 @pytest.fixture(scope="class")
 def server(postgres: PostgresServer) -> None:
-    """Give the state machine, which hypothesis instantiates, the server."""
+    """Pass the server to the state machine, which hypothesis instantiates."""
     PostgresStateLife.server = postgres
 
 

@@ -1,6 +1,6 @@
-"""The life of turns against a model of it: random histories of two sessions, on every store.
+"""The life cycle of turns compared with a model: random histories of two sessions, on every store.
 
-The model is the port in a few lines: which process has the lease, what is journaled, what waits. Whatever
+The model implements the port in a few lines: the lease holder, the journal, the waits. Whatever
 hypothesis does, the store must agree with the model.
 """
 
@@ -132,7 +132,7 @@ class TurnLife(RuleBasedStateMachine):
         return turn.lease is None or turn.lease.until_ms <= self.now or is_dead(turn.lease.owner)
 
     def held(self) -> list[str]:
-        """Return the sessions with a turn that a process has the lease of, even if the lease has expired."""
+        """Return the sessions whose turn has a lease, even an expired one."""
         found = self.model.items()
         return [name for name, it in found if it.turn is not None and it.turn.lease is not None]
 
@@ -250,7 +250,7 @@ class TurnLife(RuleBasedStateMachine):
 
     @precondition(any_held)
     @rule(data=st.data(), well=st.booleans())
-    def say_something_just_before_the_end(self, data: st.DataObject, well: bool) -> None:
+    def inject_just_before_the_end(self, data: st.DataObject, well: bool) -> None:
         session, turn, lease = self.draw_held(data)
         self.put_input(lease.session_id, "inject")
         self.end(session, turn, lease, well)
@@ -363,7 +363,7 @@ class TurnLife(RuleBasedStateMachine):
     # What must hold at any time
 
     @invariant()
-    def sessions_stand_where_the_model_says(self) -> None:
+    def sessions_match_the_model(self) -> None:
         for session_id, session in self.model.items():
             head = self.run(self.store.head(session_id))
             assert head is not None
@@ -374,7 +374,7 @@ class TurnLife(RuleBasedStateMachine):
             assert [(item.input_id, item.kind) for item in waiting_inputs] == session.inputs
 
     @invariant()
-    def turns_are_what_the_model_says(self) -> None:
+    def turns_match_the_model(self) -> None:
         for session_id, session in self.model.items():
             records = self.run(self.store.turns(session_id))
             unfinished = [it for it in records if it.state is not TurnState.ENDED]
@@ -389,7 +389,7 @@ class TurnLife(RuleBasedStateMachine):
                 )
 
     @invariant()
-    def what_could_go_on_is_found(self) -> None:
+    def resumable_turns_are_found(self) -> None:
         found = {it.turn_id for it in self.run(self.store.unfinished(self.now))}
         expected = set()
         for session in self.model.values():
@@ -423,7 +423,7 @@ class SqliteTurnLife(TurnLife):
 
     @rule()
     def reopen(self) -> None:
-        """Open the file again, as another process would."""
+        """Reopen the file, as another process would."""
         self.run(self.store.close())
         path = Path(self.directory.name) / "standfast.db"
         self.store = SqliteSessionStore(path, owner_is_dead=is_dead)
@@ -438,14 +438,14 @@ class PostgresTurnLife(TurnLife):
 
     @rule()
     def reopen(self) -> None:
-        """Connect again, as another process would."""
+        """Reconnect, as another process would."""
         self.run(self.store.close())
         self.store = PostgresSessionStore(self.url, owner_is_dead=is_dead, database_clock=False)
 
 
 @pytest.fixture(scope="class")
 def server(postgres: PostgresServer) -> None:
-    """Give the state machine, which hypothesis instantiates, the server."""
+    """Pass the server to the state machine, which hypothesis instantiates."""
     PostgresTurnLife.server = postgres
 
 

@@ -1,4 +1,4 @@
-"""Every session store against the contract."""
+"""Contract tests for every session store."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class TestPostgres(SessionStoreContract):
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3Server]:
-    """An S3 server whose files only it changes."""
+    """Yield an S3 server whose files nothing else changes."""
     with S3Server(cache_ms=60_000) as server:
         yield server
 
 
 class TestSqliteWithObjects(InputContract, StateRetentionContract, PruneContract):
-    """The parts of the contract in which blobs are stored, read and deleted."""
+    """Contract tests that store, read and delete blobs."""
 
     @pytest.fixture
     def store(self, tmp_path: Path, s3: S3Server) -> Iterator[SessionStore]:

@@ -79,7 +79,7 @@ def start(script: str, path: Path) -> subprocess.Popen[str]:
     return interpreters.Interpreter(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def let_go(children: list[subprocess.Popen[str]]) -> None:
+def release_together(children: list[subprocess.Popen[str]]) -> None:
     """Wait until all processes are ready, then let them continue at once."""
     for process in children:
         assert process.stdout is not None
@@ -91,7 +91,7 @@ def let_go(children: list[subprocess.Popen[str]]) -> None:
 
 
 def read_lines_then_kill(process: subprocess.Popen[str], count: int) -> list[str]:
-    """Return the output of a process, which is killed in the middle of its work after *count* lines.
+    """Return the output of a process that is killed in the middle of its work after *count* lines.
 
     `communicate` would lose the lines that `readline` has read ahead.
     """
@@ -107,7 +107,7 @@ def read_lines_then_kill(process: subprocess.Popen[str], count: int) -> list[str
 
 
 @pytest.mark.slow
-def test_of_processes_that_report_the_same_occurrence_concurrently_one_delivers_it(path: Path) -> None:
+def test_an_occurrence_reported_by_several_processes_is_delivered_once(path: Path) -> None:
     """Ours: each occurrence is delivered exactly once, whichever process reports it first."""
     script = """
         async def main():
@@ -123,7 +123,7 @@ def test_of_processes_that_report_the_same_occurrence_concurrently_one_delivers_
         asyncio.run(main())
     """
     children = [start(script, path) for _ in range(2)]
-    let_go(children)
+    release_together(children)
     heard = [int(process.communicate(timeout=120)[0]) for process in children]
     assert sum(heard) == 1_000
 
@@ -137,7 +137,7 @@ def test_of_processes_that_report_the_same_occurrence_concurrently_one_delivers_
 
 
 @pytest.mark.slow
-def test_an_occurrence_of_a_source_that_is_killed_and_starts_again_is_delivered_once(path: Path) -> None:
+def test_an_occurrence_of_a_source_that_is_killed_and_restarted_is_delivered_once(path: Path) -> None:
     """Ours: an occurrence and its inputs are on disk together, before the source gets an acknowledgement."""
     script = """
         async def say(number):
@@ -166,7 +166,7 @@ def test_an_occurrence_of_a_source_that_is_killed_and_starts_again_is_delivered_
 
 
 @pytest.mark.slow
-def test_tasks_are_there_after_a_kill(path: Path) -> None:
+def test_tasks_survive_a_kill(path: Path) -> None:
     """Ours: a process that recovers finds every acknowledged task in its acknowledged state."""
     script = """
         async def main():
@@ -184,7 +184,7 @@ def test_tasks_are_there_after_a_kill(path: Path) -> None:
     async def check() -> None:
         store = SqliteSessionStore(path)
         found = {task.id: task.state.value for task in await store.tasks()}
-        # The one that was under way may be a step further than its process could tell.
+        # The last change may have been written although the process could not report it.
         behind = {name for name in last.keys() | found.keys() if last.get(name) != found.get(name)}
         assert len(behind) <= 1
         live = {task.id for task in await store.tasks(live=True)}
@@ -199,7 +199,7 @@ def test_tasks_are_there_after_a_kill(path: Path) -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_occurrences_reported_twice_share_transactions(store: SqliteSessionStore) -> None:
-    """Ours: a storm at a source costs a few syncs, and each occurrence is delivered once."""
+    """Ours: a burst of occurrences costs a few syncs, and each occurrence is delivered once."""
     commits: list[int] = []
 
     async def scenario() -> None:
@@ -215,7 +215,7 @@ def test_ten_thousand_occurrences_reported_twice_share_transactions(store: Sqlit
     assert len(commits) < 2_000
 
 
-def test_a_thousand_tasks_come_and_go_in_a_few_transactions(store: SqliteSessionStore) -> None:
+def test_a_thousand_tasks_are_added_and_cancelled_in_a_few_transactions(store: SqliteSessionStore) -> None:
     """Ours: registering, listing and cancelling a thousand tasks stays cheap."""
     commits: list[int] = []
     names = [f"n{number}" for number in range(1_000)]
@@ -235,8 +235,8 @@ def test_a_thousand_tasks_come_and_go_in_a_few_transactions(store: SqliteSession
     assert len(commits) < 300
 
 
-def test_who_asks_for_some_reads_no_others(store: SqliteSessionStore) -> None:
-    """Ours: a list costs as much as it holds, and damage elsewhere does not affect it."""
+def test_listing_some_records_reads_no_others(store: SqliteSessionStore) -> None:
+    """Ours: the cost of a list depends on its length, and damage elsewhere does not affect it."""
 
     async def scenario() -> None:
         for head in (a_head("s1"), a_child("c1"), a_head("other"), a_child("c2", "other")):
@@ -260,8 +260,8 @@ def test_who_asks_for_some_reads_no_others(store: SqliteSessionStore) -> None:
 # Damage
 
 
-def test_a_child_under_a_wrong_parent_is_noticed(store: SqliteSessionStore) -> None:
-    """Ours: the column that children are found by must agree with the charter, or the record is damaged."""
+def test_a_child_under_the_wrong_parent_is_detected(store: SqliteSessionStore) -> None:
+    """Ours: the parent column must agree with the charter, or the record is damaged."""
 
     async def scenario() -> None:
         await store.open_session(a_child("c1"))
@@ -272,7 +272,7 @@ def test_a_child_under_a_wrong_parent_is_noticed(store: SqliteSessionStore) -> N
     asyncio.run(scenario())
 
 
-def test_damaged_records_name_themselves(store: SqliteSessionStore) -> None:
+def test_errors_about_damaged_records_name_the_record(store: SqliteSessionStore) -> None:
     """Ours: journal rule 6, no record is changed, moved or delivered because of a damaged one."""
 
     async def scenario() -> None:
@@ -308,12 +308,12 @@ def test_damaged_records_name_themselves(store: SqliteSessionStore) -> None:
     asyncio.run(scenario())
 
 
-# Forks that are children
+# Forks as children
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_a_fork_that_is_given_a_charter_is_a_child(path: Path, kind: str) -> None:
-    """Seed: a child may begin with the history of the session that made it."""
+def test_a_fork_with_a_charter_is_a_child(path: Path, kind: str) -> None:
+    """Seed: a child may begin with the history of the session that created it."""
 
     async def scenario() -> None:
         store = MemorySessionStore() if kind == "memory" else SqliteSessionStore(path)
@@ -330,11 +330,11 @@ def test_a_fork_that_is_given_a_charter_is_a_child(path: Path, kind: str) -> Non
     asyncio.run(scenario())
 
 
-# Files from before
+# Older files
 
 
 def write_version_2(path: Path) -> None:
-    """Make the file that the second version left behind."""
+    """Create a file as the second version wrote it."""
     with contextlib.closing(apsw.Connection(str(path))) as db, db:
         db.execute(
             "CREATE TABLE standfast_schema (component TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT"
@@ -373,7 +373,7 @@ def test_a_file_of_the_second_version_stays_usable(path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_sessions_of_the_second_version_get_what_is_new(path: Path) -> None:
+def test_sessions_of_the_second_version_can_use_the_new_features(path: Path) -> None:
     """Ours: children, tasks, triggers and queued input work for sessions from before the upgrade."""
     write_version_2(path)
 

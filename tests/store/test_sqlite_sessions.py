@@ -1,4 +1,4 @@
-"""What only the SQLite session store has: a file, a disk, other processes, damage."""
+"""Features of the SQLite session store only: a file, a disk, other processes, damage."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def outputs(script: str, count: int, *arguments: object) -> list[str]:
-    """Start *count* processes, let them continue at once, and return the output of each after `ready()`."""
+    """Start *count* processes, release them together, and return the output of each after `ready()`."""
     children = [start(script, *arguments, number) for number in range(count)]
     for process in children:
         assert process.stdout is not None
@@ -184,7 +184,7 @@ async def read_and_take_over(store: SqliteSessionStore) -> None:
     await store.take_over("t2", claimant("dead"))
 
 
-def test_everything_survives_the_process(path: Path) -> None:
+def test_everything_survives_the_death_of_the_process(path: Path) -> None:
     """Ours: an acknowledged write is on disk, even if the process is killed right after it."""
     child = start(
         """
@@ -219,7 +219,7 @@ def test_everything_survives_the_process(path: Path) -> None:
     asyncio.run(check())
 
 
-def test_a_store_reads_the_same_after_reopening(path: Path) -> None:
+def test_a_reopened_store_reads_the_same_data(path: Path) -> None:
     """Ours: no state is kept in memory only."""
 
     async def scenario() -> None:
@@ -238,8 +238,8 @@ def test_a_store_reads_the_same_after_reopening(path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_schema_from_the_future_is_refused(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: an earlier version must not write what it does not understand."""
+def test_a_file_of_a_later_schema_version_is_refused(path: Path, store: SqliteSessionStore) -> None:
+    """Ours: an earlier version must not write to tables that it does not understand."""
     store.database.write(
         lambda db: db.execute("UPDATE standfast_schema SET version = 99 WHERE component = 'sessions'")
     )
@@ -247,7 +247,7 @@ def test_a_schema_from_the_future_is_refused(path: Path, store: SqliteSessionSto
         SqliteSessionStore(path)
 
 
-def test_a_closed_store_says_so_and_closes_twice(path: Path) -> None:
+def test_a_closed_store_raises_and_can_be_closed_twice(path: Path) -> None:
     """Ours: no call may wait for a writer that has ended."""
 
     async def scenario() -> None:
@@ -262,8 +262,8 @@ def test_a_closed_store_says_so_and_closes_twice(path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_forked_child_gets_an_error_that_says_to_open_the_file_itself(store: SqliteSessionStore) -> None:
-    """Ours: neither a connection nor the writer thread crosses a fork."""
+def test_a_forked_child_cannot_use_the_store(store: SqliteSessionStore) -> None:
+    """Ours: neither a connection nor the writer thread survives a fork."""
     asyncio.run(take_turn(store))
     if (pid := os.fork()) == 0:
         code = 1
@@ -293,7 +293,7 @@ def test_writes_of_many_sessions_share_transactions(store: SqliteSessionStore) -
     asyncio.run(scenario())
 
 
-def test_a_plain_turn_is_two_transactions(store: SqliteSessionStore) -> None:
+def test_a_plain_turn_takes_two_transactions(store: SqliteSessionStore) -> None:
     """Ours: each transaction costs a sync."""
     asyncio.run(take_turn(store, "t0"))
     commits: list[int] = []
@@ -302,7 +302,9 @@ def test_a_plain_turn_is_two_transactions(store: SqliteSessionStore) -> None:
     assert len(commits) == 2
 
 
-def test_a_group_wakes_a_loop_once(store: SqliteSessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_group_wakes_its_loop_once(
+    store: SqliteSessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ours: waking a loop costs more than a statement."""
 
     async def scenario() -> None:
@@ -323,8 +325,8 @@ def test_a_group_wakes_a_loop_once(store: SqliteSessionStore, monkeypatch: pytes
     asyncio.run(scenario())
 
 
-def test_one_job_of_a_group_fails_alone(store: SqliteSessionStore) -> None:
-    """Ours: one session's error is not another's, before and after it has written."""
+def test_a_failing_job_fails_alone_in_its_group(store: SqliteSessionStore) -> None:
+    """Ours: an error in one session does not affect another, before or after it has written."""
 
     def half_done(db: apsw.Connection) -> None:
         db.execute("UPDATE sessions SET fence = fence + 1")
@@ -347,7 +349,7 @@ def test_one_job_of_a_group_fails_alone(store: SqliteSessionStore) -> None:
     asyncio.run(scenario())
 
 
-def test_a_caller_that_stops_waiting_breaks_nothing(store: SqliteSessionStore) -> None:
+def test_a_cancelled_caller_breaks_nothing(store: SqliteSessionStore) -> None:
     """Ours: a cancelled caller's write may still happen, and every other write does."""
 
     async def scenario() -> None:
@@ -366,7 +368,7 @@ def test_a_caller_that_stops_waiting_breaks_nothing(store: SqliteSessionStore) -
     asyncio.run(scenario())
 
 
-def test_closing_finishes_what_is_queued(path: Path) -> None:
+def test_closing_completes_queued_writes(path: Path) -> None:
     """Ours: every accepted write gets its result before the store closes."""
 
     async def scenario() -> None:
@@ -388,7 +390,7 @@ def _commit_and_keep(*entries: JournalEntry) -> TurnCommit:
     return msgspec.structs.replace(a_commit(), journal=entries)
 
 
-def test_the_journal_of_a_turn_that_ran_here_is_not_read_again(store: SqliteSessionStore) -> None:
+def test_the_journal_of_a_turn_that_ran_in_this_store_is_not_read_again(store: SqliteSessionStore) -> None:
     """Ours: with forty entries, reading and checking them took longer than the rest of the commit."""
     read: list[str] = []
 
@@ -409,7 +411,7 @@ def test_the_journal_of_a_turn_that_ran_here_is_not_read_again(store: SqliteSess
     assert not [sql for sql in read if sql == JOURNAL]
 
 
-def test_a_journal_that_is_not_known_here_is_read(path: Path, store: SqliteSessionStore) -> None:
+def test_a_journal_that_is_not_completely_in_memory_is_read(path: Path, store: SqliteSessionStore) -> None:
     """Ours: another store of this process wrote to it, or a caller did not wait for its save."""
 
     async def scenario() -> None:
@@ -432,7 +434,7 @@ def test_a_journal_that_is_not_known_here_is_read(path: Path, store: SqliteSessi
 
 
 def _statements_of(store: SqliteSessionStore) -> list[str]:
-    """Record what the writer executes, by the first words of the statements."""
+    """Record the statements that the writer executes, by their first words."""
     found: list[str] = []
     store.database._group.connection.exec_trace = lambda cursor, sql, values: (
         found.append(" ".join(sql.split()[:2])) is None
@@ -441,8 +443,8 @@ def _statements_of(store: SqliteSessionStore) -> list[str]:
 
 
 @pytest.mark.usefixtures("fast_disk")
-def test_a_save_that_follows_another_does_not_read_the_lease_again(store: SqliteSessionStore) -> None:
-    """Ours: if nothing was written to the file since, the lease is as it was."""
+def test_consecutive_saves_do_not_read_the_lease_again(store: SqliteSessionStore) -> None:
+    """Ours: if nothing was written to the file in between, the lease is unchanged."""
 
     async def scenario() -> None:
         lease = (await begin(store)).lease
@@ -462,7 +464,7 @@ def test_a_save_that_follows_another_does_not_read_the_lease_again(store: Sqlite
 
 @pytest.mark.usefixtures("fast_disk")
 @pytest.mark.parametrize("other", ["the same store", "another store"])
-def test_a_save_sees_what_others_wrote_since_the_last_one(
+def test_a_save_sees_writes_by_others_since_the_previous_save(
     path: Path, store: SqliteSessionStore, other: str
 ) -> None:
     """Ours: a cancellation, an injected message and the loss of the lease, from this process or another."""
@@ -488,10 +490,10 @@ def test_a_save_sees_what_others_wrote_since_the_last_one(
 
 
 @pytest.mark.usefixtures("fast_disk")
-def test_a_former_holder_in_the_same_process_does_not_profit_from_what_is_known(
+def test_a_former_lease_holder_in_the_same_process_is_refused(
     store: SqliteSessionStore,
 ) -> None:
-    """Bug: after a save of the turn's new holder, one under the old lease was not refused."""
+    """Bug: after a save by the turn's new holder, one under the old lease was not refused."""
 
     async def scenario() -> None:
         old = (await begin(store)).lease
@@ -508,10 +510,8 @@ def test_a_former_holder_in_the_same_process_does_not_profit_from_what_is_known(
 
 
 @pytest.mark.usefixtures("fast_disk")
-def test_a_save_that_failed_leaves_nothing_that_is_taken_for_known(
-    path: Path, store: SqliteSessionStore
-) -> None:
-    """Ours: after a commit that failed, another process may have taken the lease."""
+def test_after_a_failed_save_the_lease_is_read_again(path: Path, store: SqliteSessionStore) -> None:
+    """Ours: after a failed commit, another process may have taken the lease."""
 
     async def scenario() -> None:
         lease = (await begin(store)).lease
@@ -528,8 +528,8 @@ def test_a_save_that_failed_leaves_nothing_that_is_taken_for_known(
     asyncio.run(scenario())
 
 
-def test_a_turn_that_does_not_begin_is_not_counted_as_running(store: SqliteSessionStore) -> None:
-    """Ours: others would wait for the end of the round for it, for good."""
+def test_a_turn_that_fails_to_begin_is_not_counted_as_running(store: SqliteSessionStore) -> None:
+    """Ours: other turns would wait for it at the end of every round."""
 
     async def scenario() -> None:
         await begin(store)
@@ -550,13 +550,13 @@ def _threads_of(store: SqliteSessionStore) -> list[threading.Thread]:
 
 @pytest.fixture
 def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commits count as fast, whatever the disk of this machine."""
+    """Make commits count as fast, whatever this machine's disk."""
     monkeypatch.setattr("standfast.store.sqlite.database._SLOW_S", 60.0)
 
 
 @pytest.mark.usefixtures("fast_disk")
-def test_a_lone_turn_is_committed_where_it_runs(store: SqliteSessionStore) -> None:
-    """Ours: two changes of thread and two wake-ups cost more than a commit to a fast disk."""
+def test_a_lone_turn_is_committed_on_the_loops_thread(store: SqliteSessionStore) -> None:
+    """Ours: two thread switches and two wake-ups cost more than a commit to a fast disk."""
 
     async def scenario() -> None:
         await take_turn(store, "t0")
@@ -570,7 +570,7 @@ def test_a_lone_turn_is_committed_where_it_runs(store: SqliteSessionStore) -> No
 
 
 @pytest.mark.usefixtures("fast_disk")
-def test_turns_that_run_at_once_share_the_transactions_of_a_round(store: SqliteSessionStore) -> None:
+def test_concurrent_turns_share_the_transactions_of_a_loop_round(store: SqliteSessionStore) -> None:
     """Ours: writes of all tasks in one round of the loop are committed at its end, on the loop's thread."""
     commits: list[int] = []
 
@@ -586,10 +586,10 @@ def test_turns_that_run_at_once_share_the_transactions_of_a_round(store: SqliteS
 
 
 @pytest.mark.usefixtures("fast_disk")
-def test_a_task_that_ends_the_loop_leaves_no_other_write_of_its_group_unanswered(
+def test_a_task_that_ends_the_loop_leaves_no_write_of_its_group_without_a_result(
     store: SqliteSessionStore,
 ) -> None:
-    """Ours: the tasks of a group continue within one callback, and `SystemExit` leaves it."""
+    """Ours: the tasks of a group continue within one callback, which `SystemExit` leaves early."""
     loop = asyncio.new_event_loop()
 
     async def leave() -> None:
@@ -612,7 +612,7 @@ def test_a_task_that_ends_the_loop_leaves_no_other_write_of_its_group_unanswered
         loop.close()
 
 
-def test_a_loop_does_not_wait_for_another_process_that_writes(store: SqliteSessionStore, path: Path) -> None:
+def test_a_loop_is_not_blocked_by_another_process_that_writes(store: SqliteSessionStore, path: Path) -> None:
     """Ours: the writer thread waits for the lock; the loop's other tasks run meanwhile."""
 
     async def scenario() -> None:
@@ -631,7 +631,7 @@ def test_a_loop_does_not_wait_for_another_process_that_writes(store: SqliteSessi
 
 
 def test_a_slow_disk_is_left_to_the_writer_thread(store: SqliteSessionStore) -> None:
-    """Ours: a loop serves other sessions while a commit takes long."""
+    """Ours: a loop serves other sessions while a commit takes a long time."""
     asyncio.run(store.open_session(a_head()))
     store.database._group._commit_s = 1.0
     asyncio.run(take_turn(store))
@@ -640,7 +640,7 @@ def test_a_slow_disk_is_left_to_the_writer_thread(store: SqliteSessionStore) -> 
 
 @pytest.mark.usefixtures("fast_disk")
 def test_the_write_ahead_log_does_not_grow_without_bounds(store: SqliteSessionStore, path: Path) -> None:
-    """Bug: after its second copy to the file, the log was copied ever less often."""
+    """Bug: after the second checkpoint, the log was copied to the file less and less often."""
 
     async def scenario() -> None:
         await store.open_session(a_head())
@@ -653,7 +653,7 @@ def test_the_write_ahead_log_does_not_grow_without_bounds(store: SqliteSessionSt
     assert path.with_name(path.name + "-wal").stat().st_size < 8 << 20
 
 
-def test_a_loop_that_is_gone_does_not_stop_the_writer(store: SqliteSessionStore) -> None:
+def test_a_closed_loop_does_not_stop_the_writer(store: SqliteSessionStore) -> None:
     """Ours: rule 4 of the writer, a caller's closed loop does not stop the writer thread."""
 
     async def leave() -> None:
@@ -687,7 +687,7 @@ def test_blocking_and_awaiting_callers_share_the_writer(store: SqliteSessionStor
 # Damage
 
 _FOUND_BY = {
-    # What a row is found by: under another name or number it is not there, or elsewhere in a list.
+    # Columns that rows are found by: with another value the row is missing, or elsewhere in a list.
     ("waits", "turn_id"),
     ("inputs", "session"),
     ("inputs", "seq"),
@@ -739,7 +739,7 @@ def damaged(value: object) -> object:
 @pytest.mark.slow
 @pytest.mark.sampled(3, each="table")
 @pytest.mark.parametrize(("table", "column"), columns())
-def test_a_flipped_bit_is_noticed_when_the_record_is_read(path: Path, table: str, column: str) -> None:
+def test_a_flipped_bit_is_detected_when_the_record_is_read(path: Path, table: str, column: str) -> None:
     """Ours: journal rule 6, an error that names the record, never a wrong answer."""
 
     async def scenario() -> None:
@@ -747,7 +747,7 @@ def test_a_flipped_bit_is_noticed_when_the_record_is_read(path: Path, table: str
         await fill(store)
         key = {"waits": "wait_id", "occurrences": "key", "clocks": "boot"}.get(table, "rowid")
         db = open_checked(str(path))
-        db.execute("DROP INDEX turns_open")  # it would refuse the damage itself
+        db.execute("DROP INDEX turns_open")  # the index would reject the damage itself
         for row, value in db.execute(f'SELECT {key}, "{column}" FROM {table}').fetchall():
             if value is None:
                 continue
@@ -764,8 +764,8 @@ def test_a_flipped_bit_is_noticed_when_the_record_is_read(path: Path, table: str
     asyncio.run(scenario())
 
 
-def test_a_link_to_a_segment_that_lies_elsewhere_is_noticed(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: a pruned parent is not an error, but an existing one must be found."""
+def test_a_link_to_a_misplaced_segment_is_detected(path: Path, store: SqliteSessionStore) -> None:
+    """Ours: a pruned parent is not an error, but an existing one must match."""
 
     async def scenario() -> None:
         await take_turn(store, "t1")
@@ -798,11 +798,11 @@ def test_a_damaged_session_can_be_deleted(store: SqliteSessionStore) -> None:
     asyncio.run(scenario())
 
 
-# A disk without room
+# A full disk
 
 
 def test_a_full_disk_is_an_error_and_writes_nothing(store: SqliteSessionStore) -> None:
-    """Ours: there is no partial commit, and the store works again when there is room."""
+    """Ours: there is no partial commit, and the store works again once there is space."""
 
     async def scenario() -> None:
         await take_turn(store, "t0")
@@ -813,7 +813,7 @@ def test_a_full_disk_is_an_error_and_writes_nothing(store: SqliteSessionStore) -
         large = a_save("t1", *(an_entry(f"k{n}", b"x" * 5_000) for n in range(10)))
         with pytest.raises(StoreUnavailable, match="full"):
             await store.save(begun.lease, large)
-        text = secrets.token_hex(50_000)  # it cannot be packed into the page that is there
+        text = secrets.token_hex(50_000)  # incompressible, so that it does not fit into the existing page
         commit = a_commit("t1", entries=(said(text), replied()))
         with pytest.raises(StoreUnavailable, match="full"):
             await store.commit(begun.lease, commit)
@@ -827,8 +827,8 @@ def test_a_full_disk_is_an_error_and_writes_nothing(store: SqliteSessionStore) -
     asyncio.run(scenario())
 
 
-def test_a_disk_that_refuses_to_write_is_an_error_until_it_does(path: Path) -> None:
-    """Ours: I/O errors are typed, and every acknowledged turn is there afterwards."""
+def test_a_disk_that_fails_raises_errors_until_it_works_again(path: Path) -> None:
+    """Ours: I/O errors are typed, and every acknowledged turn is present afterwards."""
     script = """
         import resource, signal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -867,7 +867,7 @@ def test_a_disk_that_refuses_to_write_is_an_error_until_it_does(path: Path) -> N
 
 
 @pytest.mark.slow
-def test_processes_take_turns_on_one_session(path: Path) -> None:
+def test_several_processes_take_turns_on_one_session(path: Path) -> None:
     """Ours: one writer per session, no `database is locked`, and nothing is lost."""
     script = """
         async def main():
@@ -903,8 +903,8 @@ def test_processes_take_turns_on_one_session(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_processes_with_sessions_of_their_own_do_not_starve(path: Path) -> None:
-    """Ours: writers of several processes share one file fairly."""
+def test_processes_with_separate_sessions_do_not_starve(path: Path) -> None:
+    """Ours: the writers of several processes share one file fairly."""
     script = """
         import time
         async def main():
@@ -926,7 +926,7 @@ def test_processes_with_sessions_of_their_own_do_not_starve(path: Path) -> None:
     assert max(counts) < 20 * min(counts)
 
 
-def test_a_worker_that_was_succeeded_in_another_process_can_write_nothing(path: Path) -> None:
+def test_a_worker_whose_turn_another_process_took_over_cannot_write(path: Path) -> None:
     """Ours: the fencing number is enforced across processes."""
 
     async def scenario() -> None:
@@ -957,7 +957,7 @@ def test_a_worker_that_was_succeeded_in_another_process_can_write_nothing(path: 
 # Size
 
 
-def test_the_frames_before_are_not_read(store: SqliteSessionStore) -> None:
+def test_earlier_frames_are_not_read(store: SqliteSessionStore) -> None:
     """Ours: a turn does not load the whole history, so damage there does not affect it."""
 
     async def scenario() -> None:
@@ -979,8 +979,8 @@ def test_the_frames_before_are_not_read(store: SqliteSessionStore) -> None:
 
 
 @pytest.mark.slow
-def test_a_turn_takes_the_same_room_however_many_there_are(path: Path) -> None:
-    """Ours: storage does not grow with the square of the turns."""
+def test_a_turn_takes_the_same_space_however_many_turns_there_are(path: Path) -> None:
+    """Ours: storage does not grow with the square of the number of turns."""
 
     async def grow(first: int) -> None:
         store = reopened(path)
@@ -999,7 +999,7 @@ def test_a_turn_takes_the_same_room_however_many_there_are(path: Path) -> None:
     assert sizes[1] - sizes[0] < 1.1 * sizes[0]
 
 
-def test_pruning_gives_the_space_back(path: Path, store: SqliteSessionStore) -> None:
+def test_pruning_frees_disk_space(path: Path, store: SqliteSessionStore) -> None:
     """Ours: retention must make the file smaller."""
 
     async def scenario() -> None:
@@ -1020,7 +1020,7 @@ def test_pruning_gives_the_space_back(path: Path, store: SqliteSessionStore) -> 
     asyncio.run(scenario())
 
 
-def test_the_last_fork_takes_the_shared_history_along(store: SqliteSessionStore) -> None:
+def test_deleting_the_last_fork_deletes_the_shared_history(store: SqliteSessionStore) -> None:
     """Ours: history that no session can reach any more is deleted."""
 
     async def scenario() -> None:

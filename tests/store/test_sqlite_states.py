@@ -1,4 +1,4 @@
-"""States and records of plugins in a SQLite file: cost, damage, and files of versions without them."""
+"""States and plugin records in a SQLite file: cost, damage, and files of versions without them."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def change(store: SqliteSessionStore, sql: str) -> None:
     store.database.write(lambda db: db.execute(sql))
 
 
-# What they cost
+# Cost
 
 
-def test_a_plain_turn_costs_no_statement_for_what_it_has_not(store: SqliteSessionStore) -> None:
-    """Ours: most turns change no state; they cost three statements for the input and three for the end."""
+def test_a_plain_turn_executes_no_statements_for_features_it_does_not_use(store: SqliteSessionStore) -> None:
+    """Ours: most turns change no state; they take three statements to begin and four to end."""
     seen: list[str] = []
 
     def note(_: object, sql: str, __: object) -> bool:
@@ -88,7 +88,7 @@ def test_a_fork_at_the_leaf_reads_no_states(store: SqliteSessionStore) -> None:
     asyncio.run(scenario())
 
 
-def test_a_line_is_walked_without_bodies(store: SqliteSessionStore) -> None:
+def test_a_line_of_states_is_walked_without_reading_bodies(store: SqliteSessionStore) -> None:
     """Ours: states may be large; only the current one is read, and only when a caller asks for it."""
 
     async def scenario() -> None:
@@ -109,8 +109,10 @@ def test_a_line_is_walked_without_bodies(store: SqliteSessionStore) -> None:
 @pytest.mark.parametrize(
     "column", ["previous", "node", "depth", "session", "family", "blobs", "sum", "digest"]
 )
-def test_a_damaged_line_is_noticed_when_it_is_walked(store: SqliteSessionStore, column: str) -> None:
-    """Ours: journal rule 6, rewinding must not restore another state than the one that held."""
+def test_a_damaged_line_of_states_is_detected_when_it_is_walked(
+    store: SqliteSessionStore, column: str
+) -> None:
+    """Ours: journal rule 6, rewinding must not restore a state other than the one that held."""
 
     async def scenario() -> None:
         for number in range(3):
@@ -132,8 +134,8 @@ def test_a_damaged_line_is_noticed_when_it_is_walked(store: SqliteSessionStore, 
     asyncio.run(scenario())
 
 
-def test_a_state_that_a_segment_got_from_nowhere_is_noticed(store: SqliteSessionStore) -> None:
-    """Ours: having no state is a value as well, and the digest covers it."""
+def test_a_state_that_a_segment_should_not_have_is_detected(store: SqliteSessionStore) -> None:
+    """Ours: having no state is a value too, and the digest covers it."""
 
     async def scenario() -> None:
         await take_turn(store, "t1")
@@ -146,8 +148,8 @@ def test_a_state_that_a_segment_got_from_nowhere_is_noticed(store: SqliteSession
     asyncio.run(scenario())
 
 
-def test_a_damaged_state_names_itself(store: SqliteSessionStore) -> None:
-    """Ours: journal rule 6, the error names the damaged record."""
+def test_an_error_about_a_damaged_state_names_the_record(store: SqliteSessionStore) -> None:
+    """Ours: journal rule 6, the error names the damaged state or plugin record."""
 
     async def scenario() -> None:
         head = await take_turn(store, "t1", state=a_state("one"))
@@ -167,13 +169,13 @@ def test_a_damaged_state_names_itself(store: SqliteSessionStore) -> None:
 @pytest.mark.parametrize(
     "name", ["state_", "state_x", "state_1x", "state_99999999999999999999", "1", "state_²"]
 )
-def test_a_name_that_is_no_states_is_none(store: SqliteSessionStore, name: str) -> None:
-    """Ours: ids are opaque, and an unknown one is no error."""
+def test_an_unknown_state_name_returns_none(store: SqliteSessionStore, name: str) -> None:
+    """Ours: ids are opaque, and an unknown one is not an error."""
     asyncio.run(take_turn(store, "t1", state=a_state("one")))
     assert asyncio.run(store.state(name)) is None
 
 
-# Atomic
+# Atomicity
 
 
 def test_a_commit_that_fails_late_leaves_no_state(store: SqliteSessionStore) -> None:
@@ -193,11 +195,11 @@ def test_a_commit_that_fails_late_leaves_no_state(store: SqliteSessionStore) -> 
     asyncio.run(scenario())
 
 
-# Files from before
+# Older files
 
 
 def write_version_1(path: Path) -> None:
-    """Make the file that the first version left behind."""
+    """Create a file as the first version wrote it."""
     with contextlib.closing(apsw.Connection(str(path))) as db:
         db.execute(
             "CREATE TABLE standfast_schema (component TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT"
@@ -234,7 +236,7 @@ def test_a_file_of_the_first_version_stays_usable(path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_sessions_of_the_first_version_get_states(path: Path) -> None:
+def test_sessions_of_the_first_version_can_have_states(path: Path) -> None:
     """Ours: history from before the upgrade has no state, later history does."""
     write_version_1(path)
 
@@ -253,7 +255,7 @@ def test_sessions_of_the_first_version_get_states(path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_file_is_upgraded_once_whichever_process_comes_first(path: Path) -> None:
+def test_a_file_is_upgraded_once_whichever_process_opens_it_first(path: Path) -> None:
     """Ours: after an upgrade of the program, several processes open the file."""
     write_version_1(path)
     first, second = SqliteSessionStore(path), SqliteSessionStore(path)

@@ -1,4 +1,4 @@
-"""Writes that a loop's thread sends to PostgreSQL: it never blocks, and no group in flight is lost."""
+"""Writes that a loop's thread sends to PostgreSQL: the loop never blocks, and no group in flight is lost."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ async def opened(url: str) -> AsyncIterator[PostgresSessionStore]:
 
 
 async def begin_known(store: PostgresSessionStore, session_id: str, turn_id: str) -> Lease:
-    """Begin a turn of a new session whose rows the store knows afterwards."""
+    """Begin a turn of a new session whose rows the store then has in its cache."""
     await store.open_session(a_head(session_id))
     return (await begin(store, turn_id, session_id)).lease
 
 
 @contextlib.contextmanager
 def locked(url: str, session_id: str) -> Iterator[None]:
-    """Keep the server from answering writes of a session."""
+    """Keep the server from answering writes to a session."""
     base, _, schema = url.partition("?schema=")
     with psycopg.connect(base) as other:
         other.execute(f"SELECT 1 FROM {schema}.sessions WHERE id = %s FOR UPDATE", (session_id,))
@@ -103,7 +103,7 @@ def test_a_server_that_does_not_answer_delays_nothing_else_on_the_loop(postgres:
     asyncio.run(run())
 
 
-def test_writes_that_come_while_a_group_is_in_the_air_are_one_group(
+def test_writes_made_while_a_group_is_in_flight_form_one_group(
     postgres: PostgresServer, senders: list[tuple[str, int]]
 ) -> None:
     """Ours: with group commit, forty turns share two round trips."""
@@ -120,7 +120,7 @@ def test_writes_that_come_while_a_group_is_in_the_air_are_one_group(
     asyncio.run(run())
 
 
-def test_a_refused_write_in_the_air_takes_no_other_along(postgres: PostgresServer) -> None:
+def test_a_refused_write_in_flight_does_not_fail_the_others(postgres: PostgresServer) -> None:
     """Ours: the writer thread repeats the group without the write that was refused."""
 
     async def run() -> None:
@@ -140,7 +140,7 @@ def test_a_refused_write_in_the_air_takes_no_other_along(postgres: PostgresServe
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_group_whose_loop_was_stopped_is_landed_by_the_next_thread(
+def test_the_next_thread_completes_a_group_whose_loop_was_stopped(
     postgres: PostgresServer, closed: bool
 ) -> None:
     """Ours: a program may leave `asyncio.run` while a write is in flight, and the store stays usable."""
@@ -160,20 +160,20 @@ def test_a_group_whose_loop_was_stopped_is_landed_by_the_next_thread(
     if closed:
         loop.close()
 
-    async def go_on() -> None:
+    async def save_again() -> None:
         await store.save(lease, a_save("t1", an_entry("l")))
         journal = await store.turn_journal("t1")
         assert journal is not None
         assert [entry.key for entry in journal.journal] == ["k", "l"]
         await store.close()
 
-    asyncio.run(go_on())
+    asyncio.run(save_again())
     if not closed:
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
 
 
-def test_a_loop_that_is_busy_keeps_no_other_thread_from_writing(postgres: PostgresServer) -> None:
+def test_a_busy_loop_does_not_block_writes_of_other_threads(postgres: PostgresServer) -> None:
     """Ours: a tool that blocks its loop must not stop the writes of other threads."""
 
     async def run() -> None:
@@ -196,7 +196,7 @@ def test_a_loop_that_is_busy_keeps_no_other_thread_from_writing(postgres: Postgr
     asyncio.run(run())
 
 
-def test_a_store_is_closed_on_the_thread_of_its_loop_while_a_group_is_in_the_air(
+def test_a_store_can_be_closed_on_its_loops_thread_while_a_group_is_in_flight(
     postgres: PostgresServer,
 ) -> None:
     """Ours: queued writes are executed before the connection is closed."""
@@ -218,10 +218,10 @@ def test_a_store_is_closed_on_the_thread_of_its_loop_while_a_group_is_in_the_air
     asyncio.run(run())
 
 
-def test_a_write_that_the_socket_does_not_take_at_once_is_sent_anyway(
+def test_a_write_that_does_not_fit_into_the_socket_buffer_is_sent_later(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: the loop sends the rest when the socket can be written to."""
+    """Ours: the loop sends the rest when the socket becomes writable."""
     monkeypatch.setattr("standfast.store.postgres.sessions.is_brief", lambda save: True)
 
     async def run() -> None:
@@ -260,7 +260,7 @@ def test_a_large_journal_is_not_compressed_on_the_loop(
     asyncio.run(run())
     here, writer = threading.current_thread().name, "standfast-writer"
     assert [thread for thread, _ in senders] == [
-        *(writer, here, here),  # begin, of a session that is not known yet; save; commit
+        *(writer, here, here),  # begin, of a session that is not cached yet; save; commit
         *(writer, writer, writer),
         *(writer, here, here),
     ]

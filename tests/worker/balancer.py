@@ -1,4 +1,4 @@
-"""A balancer of TCP connections, for workers of Restate that run on several hosts and share one address."""
+"""A TCP load balancer for Restate workers that run on several hosts and share one address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CONNECT_S = 1.0
 
 
 class Balancer:
-    """Passes each connection to *here* on to one of *targets* that accepts it. `url` is its address."""
+    """A balancer on *here* that forwards each connection to one of *targets* that accepts it, at `url`."""
 
     def __init__(self, here: str, targets: list[tuple[str, int]]) -> None:
         self._here, self._targets = here, targets

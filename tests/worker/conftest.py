@@ -1,4 +1,4 @@
-"""Workers in processes of their own, over one store, with a ledger of what their tools did."""
+"""Worker processes over one store, with a ledger of their tools' effects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from restate_host import Restate
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
-    """Workers over a SQLite file, and over PostgreSQL."""
+    """Yield a fleet of workers, on a SQLite file and on PostgreSQL."""
     store = str(tmp_path / "shop.db")
     if request.param == "postgres":
         store = request.getfixturevalue("postgres").new_url()
@@ -27,6 +27,6 @@ def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
 
 @pytest.fixture
 def restate(tmp_path: Path) -> Iterator[Restate]:
-    """One server of Restate, on a host of its own; workers run on this machine."""
+    """Yield one Restate server on its own host; workers run on this machine."""
     with Network() as network, Restate(network, tmp_path) as started:
         yield started

@@ -1,10 +1,10 @@
-"""Workers on two hosts under random faults, with an external ledger of what their tools did.
+"""Workers on two hosts under random faults, with an external ledger of their tools' effects.
 
 `make faults` runs it by hand:
 
     make faults ENGINE=restate SECONDS=600 SEED=7
 
-A seed selects the faults and the load; when they come also depends on the machine.
+A seed selects the faults and the load; their timing also depends on the machine.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ EVIDENCE = {"charged": "charged", "shipped": "later"}
 
 
 class Faults:
-    """Four workers on two hosts, a database, perhaps Restate, and the faults that are injected."""
+    """Four workers on two hosts, a database, optionally Restate, and the faults injected into them."""
 
     def __init__(
         self,
@@ -85,18 +85,18 @@ class Faults:
         return self.fleet.launch(*words, store=store, inside=host.inside, WORKER_WORK_S=0.02)
 
     def inject(self) -> None:
-        """Do one fault at random."""
+        """Inject one random fault."""
         self.revive()
         kinds = {self.kill: 4, self.stop: 3, self.cut: 2, self.restart_database: 1}
         if self.restate is not None and not self._node_is_down:
             kinds[self.kill_restate_node] = 2
-        new = [fault for fault in kinds if not self.done[fault.__name__]]  # each of them comes at least once
+        new = [fault for fault in kinds if not self.done[fault.__name__]]  # each fault occurs at least once
         fault = self.random.choice(new or self.random.choices(list(kinds), list(kinds.values())))
         fault()
         self.done[fault.__name__] += 1
 
     def revive(self) -> None:
-        """Start workers again that have ended, as a supervisor would."""
+        """Restart workers that have ended, as a supervisor would."""
         for number, (host, worker) in enumerate(self._workers):
             if worker.process.poll() is not None:
                 worker.close()
@@ -120,12 +120,12 @@ class Faults:
         self._in(self.random.uniform(0.5, 2 * LEASE_S), lambda: host.cut("up"))
 
     def restart_database(self) -> None:
-        """End PostgreSQL, orderly or by a crash, and start it again."""
+        """Stop PostgreSQL, cleanly or by a crash, and restart it."""
         self._server.stop(self.random.choice((signal.SIGINT, signal.SIGQUIT)))
         self._server.start()
 
     def kill_restate_node(self) -> None:
-        """SIGKILL one of Restate's servers, and start it again after a while; the others stay."""
+        """SIGKILL one of Restate's servers and restart it after a while; the others keep running."""
         assert self.restate is not None
         node, nodes = self.random.choice(self.restate.nodes), self.restate.nodes
         node.kill()
@@ -142,7 +142,7 @@ class Faults:
         self._later.append((time.monotonic() + seconds, undo))
 
     def undo(self, until: float = float("inf")) -> None:
-        """Undo the faults whose time is over, or all."""
+        """Undo the faults whose time is up, or all of them."""
         due = [one for one in self._later if one[0] <= until]
         self._later = [one for one in self._later if one[0] > until]
         for _, undo in due:
@@ -150,7 +150,7 @@ class Faults:
 
 
 class Load:
-    """Orders for many sessions; each is submitted under an id of its own until it is accepted."""
+    """Orders for many sessions; each is submitted under its own id until it is accepted."""
 
     def __init__(self, runtime: Runtime, faults: Faults) -> None:
         self._runtime, self._restate, self._random = runtime, faults.restate, faults.random
@@ -185,7 +185,7 @@ class Load:
             self._restate.call, session_id, handler, request, key=order, send=True, node=node
         )
         if status == 404 and "not found, make sure to register" in str(answer):
-            return False  # a node that has just started knows no services yet; repeat under the same key
+            return False  # a node that has just started knows no services yet; retry with the same key
         if 400 <= status < 500:
             self.refused.append(f"{order} was refused: {status} {answer}")
         return status < 500
@@ -193,7 +193,7 @@ class Load:
 
 @dataclass
 class Report:
-    """What a run has done and found."""
+    """The faults, the counts and the findings of a run."""
 
     title: str
     faults: Counter[str] = field(default_factory=Counter)
@@ -210,7 +210,7 @@ class Report:
 
 
 async def run(faults: Faults, seconds: float, title: str) -> Report:
-    """Submit orders and inject faults for some time, let everything settle, and report what is wrong."""
+    """Submit orders and inject faults for a while, let everything settle, and return a report."""
     report = Report(title, faults.done)
     async with Runtime(faults.fleet.store, keeper=False) as runtime:
         load, end = Load(runtime, faults), time.monotonic() + seconds
@@ -283,7 +283,7 @@ async def _compare(runtime: Runtime, fleet: Fleet, orders: dict[str, str], repor
             word, _, order = outcome.text.partition(" ")
             outcomes[word] += 1
             claims += [(EVIDENCE[word], order)] if word in EVIDENCE else []
-    effects = fleet.effects()  # after the history, which may still grow
+    effects = fleet.effects()  # read after the history, which may still grow
     begun = Counter((one.name, one.order) for one in effects)
     report.findings += [
         f"{order}: the ledger has no {name}" for name, order in claims if not begun[name, order]
@@ -310,7 +310,7 @@ async def _compare(runtime: Runtime, fleet: Fleet, orders: dict[str, str], repor
 
 
 def database_for(network: Network) -> PostgresServer:
-    """Return a server that the hosts of a network reach, at this machine's address."""
+    """Return a PostgreSQL server that the network's hosts can reach, at this machine's address."""
     server = PostgresServer(listen_addresses=f"127.0.0.1,{network.here}")
     with (server.directory / "data" / "pg_hba.conf").open("a") as rules:
         rules.write("host all all samenet trust\n")
@@ -333,7 +333,7 @@ def stage(home: Path, engine: str, seed: str) -> Iterator[Faults]:
 
 
 def check(home: Path, engine: str, seconds: float, seed: str) -> Report:
-    """Run, and print the report."""
+    """Run the faults, and print the report."""
     title = (
         f"faults on {engine}, seed {seed}: 4 workers on 2 hosts, {SESSIONS} sessions, {seconds:.0f} s, "
         f"leases of {LEASE_S:.0f} s{', 3 servers of Restate' if engine == 'restate' else ''}"

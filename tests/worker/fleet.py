@@ -43,7 +43,7 @@ class Effect(NamedTuple):
 
 
 class WorkerProcess:
-    """`standfast worker` in a process group of its own."""
+    """A `standfast worker` in its own process group."""
 
     def __init__(self, words: list[str], env: dict[str, str], log: Path, inside: tuple[str, ...]) -> None:
         self._log = log
@@ -141,7 +141,7 @@ class Fleet:
         return [one for one in found if not names or one.name in names]
 
     def most_at_once(self, letter: str) -> int:
-        """Return how many orders with this first letter were charged at the same time."""
+        """Return the largest number of orders with this first letter that were charged at the same time."""
         running = most = 0
         for effect in self.effects("charge", "charged"):
             if effect.order.startswith(letter):
@@ -150,7 +150,7 @@ class Fleet:
         return most
 
     def open_gate(self) -> None:
-        """Let the tools that hang return."""
+        """Let hanging tools return."""
         self.ledger.with_suffix(".open").touch()
 
     def queue(self, *inputs: tuple[str, str], agent: AgentDefinition[Any, Any]) -> None:
@@ -176,7 +176,7 @@ class Fleet:
         return [turn for turn in self.turns() if turn.state is TurnState.ENDED]
 
     def with_runtime(self, work: Callable[[Runtime], Awaitable[T]]) -> T:
-        """Do *work* with a runtime that claims nothing."""
+        """Run *work* with a runtime that claims no turns."""
 
         async def run() -> T:
             async with Runtime(self.store, keeper=False) as runtime:
@@ -186,7 +186,7 @@ class Fleet:
 
 
 def until(condition: Callable[[], object], what: str = "") -> None:
-    """Wait for another process."""
+    """Wait until *condition* holds, for example because another process has done something."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, what

@@ -1,9 +1,9 @@
-"""Machines for tests: network namespaces with names of their own, on a bridge that leads nowhere else.
+"""Machines for tests: network namespaces with their own names, on a bridge that leads nowhere else.
 
-Hosts of one network reach each other and this machine, and have no default route. A number that
-the name of a socket reserves makes names and addresses unique, also among test processes. The kernel frees it
-with the process, and all that runs on a host ends with the process as well; the next owner of the number
-deletes the bridge.
+Hosts of one network reach each other and this machine, and have no default route. A number,
+reserved by the name of a socket, makes names and addresses unique, even among test processes. The kernel
+frees the number when the process ends, and everything that runs on a host ends with the process too; the next
+owner of the number deletes the bridge.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOOLS = ("ip", "unshare", "nsenter", "setpriv")
 
 
 def hosts_missing() -> str | None:
-    """Return why there can be no hosts here; None if there can."""
+    """Return why hosts cannot be created here; None if they can."""
     if os.geteuid() != 0 or not all(map(shutil.which, _TOOLS)):
         return "network namespaces need root and iproute2"
     return None
@@ -57,7 +57,7 @@ class Network:
 
 
 class Host:
-    """A machine of a network. `address` is its own; `inside` begins a command that runs there."""
+    """A machine on a network. `address` is its own; `inside` begins a command that runs there."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -80,7 +80,7 @@ class Host:
         return self
 
     def cut(self, how: str = "down") -> None:
-        """Cut the host off; with "up", join it again."""
+        """Cut the host off from the network; with "up", connect it again."""
         _run(*self.inside, "ip", "link", "set", "inside", how)
 
     def __exit__(
@@ -94,7 +94,7 @@ class Host:
 
 
 def _reserve() -> tuple[int, socket.socket]:
-    """Return the lowest number that no living process has, and the socket whose name reserves it."""
+    """Return the lowest number that no living process has reserved, and the socket whose name reserves it."""
     for number in range(_NUMBERS):
         lock = socket.socket(socket.AF_UNIX)
         try:

@@ -1,4 +1,4 @@
-"""Real Restate servers, each on a host of its own, which reaches its network and nothing else."""
+"""Real Restate servers, each on its own host, which reaches its network and nothing else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RestateNode(Host):
         self._server: subprocess.Popen[bytes] | None = None
 
     def start(self, nodes: list[RestateNode]) -> None:
-        """Start the server as one of *nodes*, with the data that it has. The first one makes the cluster."""
+        """Start the server as one of *nodes*, with its existing data. The first node creates the cluster."""
         replicas = len(nodes) // 2 + 1
         env = {
             "RESTATE_BASE_DIR": str(self._home / self.name),
@@ -89,7 +89,7 @@ class RestateNode(Host):
 
 
 class Restate:
-    """A cluster of Restate servers on a network, each of which has all roles. `here` is this machine."""
+    """A cluster of Restate servers on a network, each with every role. `here` is this machine's address."""
 
     def __init__(self, network: Network, home: Path, nodes: int = 1) -> None:
         self.here = network.here
@@ -136,7 +136,7 @@ class Restate:
         send: bool = False,
         node: int = 0,
     ) -> tuple[int, Any]:
-        """Call a session's handler through the ingress; return the status and the JSON of the answer."""
+        """Call a session's handler through the ingress; return the status and the decoded JSON response."""
         headers = {"idempotency-key": key} if key else {}
         if body is not None:
             headers["content-type"] = "application/json"
@@ -149,7 +149,7 @@ class Restate:
 
 
 def ask(request: urllib.request.Request) -> tuple[int, Any]:
-    """Send a request and return the status and the JSON of the answer."""
+    """Send a request; return the status and the decoded JSON response."""
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)

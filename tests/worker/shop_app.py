@@ -41,7 +41,7 @@ async def charge(order: str) -> str:
 
 @tool(side_effect="read")
 async def look(order: str) -> str:
-    """Look at an order; it may be repeated."""
+    """Look at an order; the call may be repeated."""
     write("look", order)
     return f"{order} is here"
 
@@ -56,26 +56,26 @@ def _hang(name: str, order: str) -> str:
 
 @tool(side_effect="read")
 def hang(order: str) -> str:
-    """Wait for the test, idempotently."""
+    """Wait for the test; the call may be repeated."""
     return _hang("hang", order)
 
 
 @tool(side_effect="external_system")
 def hang_once(order: str) -> str:
-    """Wait for the test; it must not be repeated."""
+    """Wait for the test; the call must not be repeated."""
     return _hang("hang_once", order)
 
 
 @tool(side_effect="external_system", approval="manual")
 async def refund(order: str) -> str:
-    """Refund an order, once a person agrees."""
+    """Refund an order after a person has approved it."""
     write("refund", order)
     return f"refunded {order}"
 
 
 @tool(side_effect="external_system")
 async def later(order: str) -> CompleteAfter:
-    """Ship an order; that takes a moment, in which the turn waits for a timer."""
+    """Ship an order, which takes a moment; meanwhile the turn waits for a timer."""
     write("later", order)
     return CompleteAfter(0.5, f"shipped {order}")
 
@@ -90,7 +90,7 @@ async def order_part(ctx: RunContext[None], order: str) -> CompleteLater:
 
 @tool(side_effect="external_system")
 async def watch(ctx: RunContext[None], order: str) -> str:
-    """Start a monitor; if the order begins with R, it is started again when its worker dies."""
+    """Start a monitor; if the order begins with R, it is restarted when its worker dies."""
     script = f"echo watch {order} $$ 0 >> {LEDGER}; exec sleep 600"
     spec = MonitorSpec(id=order, command=("sh", "-c", script), restart=order.startswith("R"))
     await ctx.host.start_monitor(ctx.session_id, spec)
@@ -98,7 +98,7 @@ async def watch(ctx: RunContext[None], order: str) -> str:
 
 
 class Words:
-    """A model that calls the tool which the last prompt names, and then reports its result.
+    """A model that calls the tool named in the last prompt and then reports the tool's result.
 
     `say WORD N` streams a text of N pieces instead, one every 20 ms.
     """
@@ -131,7 +131,7 @@ class Words:
 
 
 class Coder(Words):
-    """A model that writes code which calls the tool that the prompt names."""
+    """A model that writes code which calls the tool named in the prompt."""
 
     model_id = "words:code"
 

@@ -13,19 +13,19 @@ from restate_host import missing
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(hosts_missing() is not None, reason=hosts_missing() or "")]
 
 SEED = os.environ.get("STANDFAST_TEST_SEED", "all")
-SECONDS = 600 if SEED == "all" else 15  # start and end take as long again
+SECONDS = 600 if SEED == "all" else 15  # starting and stopping take as long again
 
 
-def test_faults_lose_and_double_nothing(tmp_path: Path) -> None:
-    """Ours: nothing lost, nothing doubled, no stale commit, if workers die, stop or are cut off."""
+def test_nothing_is_lost_or_duplicated_under_faults(tmp_path: Path) -> None:
+    """Ours: no loss, no duplicate and no stale commit, even if workers die, stop or are cut off."""
     report = check(tmp_path, "postgres", SECONDS, SEED)
     assert not report.findings, str(report)
     assert report.counts["processes"] > 1
 
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
-def test_faults_lose_and_double_nothing_on_restate(tmp_path: Path) -> None:
-    """Ours: the same rules hold if Restate decides where turns run, and one of its servers is killed."""
+def test_nothing_is_lost_or_duplicated_under_faults_on_restate(tmp_path: Path) -> None:
+    """Ours: the same holds if Restate decides where turns run, and one of its servers is killed."""
     report = check(tmp_path, "restate", SECONDS, SEED)
     assert not report.findings, str(report)
     assert report.counts["processes"] > 1

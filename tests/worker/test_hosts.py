@@ -1,4 +1,4 @@
-"""Hosts of tests: suites that run at once do not collide, and a killed one blocks no other."""
+"""Hosts for tests: concurrent test suites do not collide, and a killed one does not block the others."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def _answers(host: Host, address: str) -> bool:
         return subprocess.run(words, stderr=subprocess.DEVNULL).returncode == 0
 
 
-def test_networks_of_two_processes_differ_and_a_killed_one_is_cleaned_up() -> None:
-    """Ours: several workers of pytest, or two suites, run on one machine."""
+def test_networks_of_two_processes_do_not_collide_and_a_killed_network_is_cleaned_up() -> None:
+    """Ours: several pytest workers, or two test suites, can run on one machine."""
     words = [sys.executable, "-c", OTHER, str(Path(__file__).parent)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
@@ -46,13 +46,13 @@ def test_networks_of_two_processes_differ_and_a_killed_one_is_cleaned_up() -> No
     until(lambda: not Path(f"/proc/{holder}").exists(), "the host outlives its process")
     with ExitStack() as stack:
         network = stack.enter_context(Network())
-        while network.name != name:  # other suites may hold lower numbers by now
+        while network.name != name:  # other test suites may hold lower numbers by now
             network = stack.enter_context(Network())
         assert _answers(stack.enter_context(Host(network)), network.here)
 
 
 def test_a_host_reaches_its_network_and_nothing_else() -> None:
-    """Ours: Restate's server asks for a release page at every start, and must not get out."""
+    """Ours: Restate's server requests a release page at every start, and must not reach the internet."""
     with Network() as network, Host(network) as one, Host(network) as two:
         routes = subprocess.run([*one.inside, "ip", "route"], capture_output=True, text=True, check=True)
         assert len(routes.stdout.splitlines()) == 1

@@ -29,7 +29,7 @@ def fleet(tmp_path: Path, postgres: PostgresServer) -> Iterator[Fleet]:
 
 
 async def _observe(store: str, after: str | None, enough: int) -> list[Observed]:
-    """Observe from another process's view: a runtime that knows no agent."""
+    """Observe the session as another process would: with a runtime that knows no agent."""
     seen: list[Observed] = []
     async with Runtime(store, keeper=False) as runtime, asyncio.timeout(60):
         async for one in runtime.session_handle("a").observe(after):
@@ -62,8 +62,8 @@ def test_text_streams_to_an_observer_in_another_process_and_resumes_from_its_cur
     assert isinstance(after[-1].event, TurnCommitted)
 
 
-def test_an_observer_that_comes_late_gets_the_text_from_the_beginning_of_the_turn(fleet: Fleet) -> None:
-    """Ours: the process that runs a turn announces what its feed keeps."""
+def test_a_late_observer_gets_the_text_from_the_beginning_of_the_turn(fleet: Fleet) -> None:
+    """Ours: the process that runs a turn announces the part of the feed that it still keeps."""
     fleet.start()
     fleet.queue(("a", f"say w {4 * PIECES}"), agent=shop_app.shop)
     until(lambda: any(turn.state is TurnState.RUNNING for turn in fleet.turns()))
@@ -72,7 +72,7 @@ def test_an_observer_that_comes_late_gets_the_text_from_the_beginning_of_the_tur
 
 
 class _Patient:
-    """A model that ends its reply only once its first piece has been seen."""
+    """A model that finishes its reply only after its first piece has been seen."""
 
     model_id = "test:patient"
 
@@ -91,7 +91,7 @@ class _Patient:
 def test_a_process_that_starts_after_an_observer_streams_to_it_at_once(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bug: it learned about the observer only from the next announcement, up to five seconds later."""
+    """Bug: the process learned of the observer only from the next announcement, up to five seconds later."""
     monkeypatch.setattr(relay, "_EVERY_S", 3_600)
 
     async def scene() -> None:

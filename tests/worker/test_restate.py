@@ -22,13 +22,13 @@ pytestmark = [
 
 
 def _start(fleet: Fleet, restate: Restate, *words: object, port: int = 9080, **env: object) -> WorkerProcess:
-    """Start a worker; those with one port share an address, as behind a balancer."""
+    """Start a worker; workers with the same port share an address, as they would behind a load balancer."""
     listen = ("--engine", "restate", "--listen", f"{restate.here}:{port}", "--health", "127.0.0.1:0")
     return fleet.start(*listen, "--admin", restate.admin, "--ingress", restate.ingress, *words, **env)
 
 
 class Call(threading.Thread):
-    """A call through the ingress that runs beside the test."""
+    """A call through the ingress that runs concurrently with the test."""
 
     def __init__(self, restate: Restate, *words: Any, **options: Any) -> None:
         super().__init__(daemon=True)
@@ -53,8 +53,8 @@ def _approval(fleet: Fleet) -> str:
     return fleet.with_runtime(read)
 
 
-def test_a_turn_runs_waits_and_is_decided_through_restate(fleet: Fleet, restate: Restate) -> None:
-    """Ours: any HTTP client submits turns; a decision reaches a session whose turn is parked."""
+def test_a_turn_runs_parks_and_is_decided_through_restate(fleet: Fleet, restate: Restate) -> None:
+    """Ours: any HTTP client can submit turns; a decision reaches a session whose turn is parked."""
     worker = _start(fleet, restate)
     status, done = restate.call("a", "turn", {"prompt": "charge A1", "agent": "shop"})
     assert (status, done["status"], done["text"]) == (200, "finished", "charged A1")
@@ -75,7 +75,7 @@ def test_a_turn_runs_waits_and_is_decided_through_restate(fleet: Fleet, restate:
     assert worker.wait_ended() == 0
 
 
-def test_one_key_is_one_turn_also_beside_restate(fleet: Fleet, restate: Restate) -> None:
+def test_an_idempotency_key_names_one_turn_with_and_without_restate(fleet: Fleet, restate: Restate) -> None:
     """Ours: idempotency keys pass through to the store."""
     _start(fleet, restate)
     request = {"prompt": "charge A1", "agent": "shop", "idempotency_key": "order-A1"}
@@ -91,7 +91,7 @@ def test_one_key_is_one_turn_also_beside_restate(fleet: Fleet, restate: Restate)
     assert len(fleet.effects("charge")) == 1
 
 
-def test_another_worker_continues_the_turn_of_a_killed_one(fleet: Fleet, restate: Restate) -> None:
+def test_another_worker_takes_over_the_turn_of_a_killed_worker(fleet: Fleet, restate: Restate) -> None:
     """Ours: Restate retries the step; the retry takes the turn over where its journal ends."""
     workers = {one.pid: one for one in (_start(fleet, restate, "--lease-s", 600) for _ in range(2))}
     calls = [Call(restate, "a", "turn", {"prompt": "hang A1", "agent": "shop"})]
@@ -110,8 +110,8 @@ def test_another_worker_continues_the_turn_of_a_killed_one(fleet: Fleet, restate
     assert len(fleet.effects("hang_once")) == 1
 
 
-def test_a_turn_outlives_the_death_of_the_restate_server(fleet: Fleet, restate: Restate) -> None:
-    """Ours: a healthy turn is joined by the retry, never interrupted."""
+def test_a_turn_survives_the_death_of_the_restate_server(fleet: Fleet, restate: Restate) -> None:
+    """Ours: the retry joins a healthy turn and never interrupts it."""
     _start(fleet, restate)
     assert restate.call("a", "turn", {"prompt": "hang_once A1", "agent": "shop"}, send=True)[0] == 202
     until(lambda: fleet.effects("hang_once"))
@@ -122,16 +122,16 @@ def test_a_turn_outlives_the_death_of_the_restate_server(fleet: Fleet, restate: 
     assert len(fleet.effects("hang_once")) == 1
 
 
-def test_a_sweep_finds_inputs_that_no_invocation_has(fleet: Fleet, restate: Restate) -> None:
-    """Ours: what another process stored runs through Restate as well."""
+def test_a_sweep_finds_inputs_without_an_invocation(fleet: Fleet, restate: Restate) -> None:
+    """Ours: an input that another process stored runs through Restate as well."""
     _start(fleet, restate)
     fleet.queue(("a", "charge A1"), agent=shop_app.shop)
     until(lambda: fleet.effects("charged"))
     assert len(fleet.effects("charge")) == 1
 
 
-def test_a_cancelled_turn_ends_through_restate(fleet: Fleet, restate: Restate) -> None:
-    """Ours: cancelling is a shared handler, or it would wait for the turn."""
+def test_a_turn_can_be_cancelled_through_restate(fleet: Fleet, restate: Restate) -> None:
+    """Ours: cancelling is a shared handler; otherwise it would wait for the turn."""
     _start(fleet, restate)
     assert restate.call("a", "turn", {"prompt": "refund A1", "agent": "shop"})[1]["status"] == "waiting"
     assert restate.call("a", "cancel")[1] == {"cancelled": True}
@@ -145,7 +145,7 @@ postgres_only = pytest.mark.parametrize("fleet", ["postgres"], indirect=True)
 
 @postgres_only
 def test_messages_reach_the_running_turn_through_restate(fleet: Fleet, restate: Restate) -> None:
-    """Ours: injecting is a shared handler, and the same key is one message."""
+    """Ours: injecting is a shared handler, and one key stands for one message."""
     _start(fleet, restate)
     turn = Call(restate, "a", "turn", {"prompt": "hang A1", "agent": "shop"})
     until(lambda: fleet.effects("hang"))
@@ -158,7 +158,7 @@ def test_messages_reach_the_running_turn_through_restate(fleet: Fleet, restate: 
 
 @postgres_only
 def test_timers_and_completions_resume_turns_through_restate(fleet: Fleet, restate: Restate) -> None:
-    """Ours: a parked turn has a wake at its due time; outside systems use the ingress."""
+    """Ours: a parked turn is woken when it is due; outside systems use the ingress."""
     _start(fleet, restate)
     assert restate.call("a", "turn", {"prompt": "later A1", "agent": "shop"})[1]["status"] == "waiting"
     assert restate.call("b", "turn", {"prompt": "order_part B1", "agent": "shop"})[1]["status"] == "waiting"
@@ -175,7 +175,7 @@ def test_timers_and_completions_resume_turns_through_restate(fleet: Fleet, resta
 
 @postgres_only
 def test_a_request_that_no_retry_can_fix_is_refused_at_once(fleet: Fleet, restate: Restate) -> None:
-    """Bug: a request that was no object was retried for hours, and held the session's lock."""
+    """Bug: a request that was not a JSON object was retried for hours, and held the session's lock."""
     _start(fleet, restate)
     for handler, body in (
         ("turn", []),
@@ -196,7 +196,7 @@ def test_a_request_that_no_retry_can_fix_is_refused_at_once(fleet: Fleet, restat
 
 @postgres_only
 def test_restate_neither_aborts_long_turns_nor_pauses_retries(fleet: Fleet, restate: Restate) -> None:
-    """Ours: by default it aborts after 11 minutes, and pauses an invocation after 70 attempts."""
+    """Ours: by default Restate aborts after 11 minutes, and pauses an invocation after 70 attempts."""
     _start(fleet, restate)
     service = restate.ask_admin("/services/standfast_session")
     for handler in service["handlers"]:
@@ -206,8 +206,8 @@ def test_restate_neither_aborts_long_turns_nor_pauses_retries(fleet: Fleet, rest
 
 
 @postgres_only
-def test_limits_of_agents_and_queues_hold_behind_restate(fleet: Fleet, restate: Restate) -> None:
-    """Ours: Restate sends all turns at once; the worker runs as many as it may."""
+def test_limits_of_agents_and_queues_are_enforced_behind_restate(fleet: Fleet, restate: Restate) -> None:
+    """Ours: Restate sends all turns at once; the worker runs only as many as its limits allow."""
     _start(fleet, restate, "--queues", "reports:2", WORKER_WORK_S=0.1)
     agents = {"R": "reports", "O": "single", "D": "shop"}
     calls = [
@@ -222,7 +222,7 @@ def test_limits_of_agents_and_queues_hold_behind_restate(fleet: Fleet, restate: 
 
 @postgres_only
 def test_a_turn_waits_for_its_subagents_behind_restate(fleet: Fleet, restate: Restate) -> None:
-    """Ours: the worker starts the turns of subagents itself, and they take no slot."""
+    """Ours: the worker itself starts the subagents' turns, and they take no slot."""
     _start(fleet, restate, "--concurrency", 1)
     turn = restate.call("a", "turn", {"prompt": "Charge C1.", "agent": "lead"})[1]
     assert turn["text"] == "All orders are charged."
@@ -231,7 +231,7 @@ def test_a_turn_waits_for_its_subagents_behind_restate(fleet: Fleet, restate: Re
 
 @postgres_only
 def test_a_new_version_is_a_new_deployment(fleet: Fleet, restate: Restate) -> None:
-    """Ours: what runs ends on the version it began on; what is new begins on the new one."""
+    """Ours: a running turn ends on the version it began on; a new turn begins on the new version."""
     old = _start(fleet, restate)
     turn = Call(restate, "a", "turn", {"prompt": "hang_once A1", "agent": "shop"})
     until(lambda: fleet.effects("hang_once"))
@@ -249,8 +249,8 @@ def test_a_new_version_is_a_new_deployment(fleet: Fleet, restate: Restate) -> No
 
 
 @postgres_only
-def test_code_that_waits_continues_on_the_old_version(fleet: Fleet, restate: Restate) -> None:
-    """Ours: the new version cannot load its state, and the old one drains."""
+def test_parked_code_resumes_on_the_old_version(fleet: Fleet, restate: Restate) -> None:
+    """Ours: the new version cannot load the old version's state, and the old one drains."""
     old = _start(fleet, restate, WORKER_BUILD="one")
     assert restate.call("a", "turn", {"prompt": "refund A1", "agent": "coder"})[1]["status"] == "waiting"
     _start(fleet, restate, port=9081, WORKER_BUILD="two")

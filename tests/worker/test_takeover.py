@@ -1,4 +1,4 @@
-"""A worker on another host continues what a killed one has left."""
+"""A worker on another host takes over the turns of a killed worker."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hosts import Host, Network, hosts_missing
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(hosts_missing() is not None, reason=hosts_missing() or "")]
 
 
-def test_a_worker_on_another_host_continues_when_the_lease_is_over(tmp_path: Path) -> None:
-    """Ours: its death cannot be seen from another machine, so the lease decides; its length is an option."""
+def test_a_worker_on_another_host_takes_over_when_the_lease_expires(tmp_path: Path) -> None:
+    """Ours: a death cannot be seen from another machine, so the lease decides; its length is an option."""
     with (
         Network() as network,
         Host(network) as one,

@@ -1,4 +1,4 @@
-"""Workers as an operator runs them: processes that share a store and are signalled."""
+"""Workers as an operator runs them: processes that share a store and receive signals."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_a_worker_claims_only_from_its_queues_and_within_its_limits(fleet: Fleet
     assert fleet.most_at_once("D") > 1
 
 
-def test_a_worker_gives_its_agents_the_servers_of_a_file(fleet: Fleet) -> None:
-    """Bug: only `chat` read `mcp.json`. Each worker starts servers of its own."""
+def test_agents_of_a_worker_can_use_the_mcp_servers_in_its_mcp_file(fleet: Fleet) -> None:
+    """Bug: only `chat` read `mcp.json`. Each worker starts its own servers."""
     raw_server = Path(__file__).parents[1] / "mcp" / "raw_server.py"
     command = {"command": sys.executable, "args": ["-I", "-S", str(raw_server)]}
     (fleet.home / "mcp.json").write_text(json.dumps({"mcpServers": {"raw": command}}))
@@ -74,7 +74,7 @@ def test_a_worker_gives_its_agents_the_servers_of_a_file(fleet: Fleet) -> None:
 
 
 @one_store
-def test_a_worker_that_drains_ends_its_turn_and_claims_nothing_more(fleet: Fleet) -> None:
+def test_a_draining_worker_finishes_its_turn_and_claims_no_more(fleet: Fleet) -> None:
     """Ours: on SIGTERM, a running turn finishes; a queued one is left to others."""
     fleet.queue(("a", "hang_once A1"), ("a", "charge A2"), agent=shop_app.shop)
     worker = fleet.start("--health", "127.0.0.1:0", "--concurrency", 4)
@@ -95,8 +95,8 @@ def test_a_worker_that_drains_ends_its_turn_and_claims_nothing_more(fleet: Fleet
 
 
 @one_store
-def test_a_turn_that_does_not_end_in_the_grace_period_is_continued_at_once(fleet: Fleet) -> None:
-    """Ours: a drained worker gives its leases back, so that others need not wait until they expire."""
+def test_a_turn_that_outlasts_the_grace_period_is_taken_over_at_once(fleet: Fleet) -> None:
+    """Ours: a drained worker releases its leases, so that others need not wait for them to expire."""
     fleet.queue(("a", "hang A1"), ("b", "hang_once B1"), agent=shop_app.shop)
     first = fleet.start("--grace-s", 0.2, "--lease-s", 600)
     until(lambda: len(fleet.effects()) == 2)
@@ -112,8 +112,8 @@ def test_a_turn_that_does_not_end_in_the_grace_period_is_continued_at_once(fleet
 
 
 @one_store
-def test_another_worker_continues_the_turns_of_a_killed_one(fleet: Fleet) -> None:
-    """Ours: an idempotent call is repeated, one that is not is reported as interrupted."""
+def test_another_worker_takes_over_the_turns_of_a_killed_worker(fleet: Fleet) -> None:
+    """Ours: an idempotent call is repeated; any other call is reported as interrupted."""
     fleet.queue(("a", "hang A1"), ("b", "hang_once B1"), agent=shop_app.shop)
     first = fleet.start("--lease-s", 600)
     until(lambda: len(fleet.effects()) == 2)
@@ -129,7 +129,7 @@ def test_another_worker_continues_the_turns_of_a_killed_one(fleet: Fleet) -> Non
 
 
 @one_store
-def test_a_stopped_worker_loses_its_turn_and_can_commit_nothing(fleet: Fleet) -> None:
+def test_a_stopped_worker_loses_its_turn_and_cannot_commit(fleet: Fleet) -> None:
     """Ours: SIGSTOP for longer than the lease; the zombie is fenced."""
     fleet.queue(("a", "hang A1"), agent=shop_app.shop)
     first = fleet.start("--lease-s", 2)
@@ -148,7 +148,7 @@ def test_a_stopped_worker_loses_its_turn_and_can_commit_nothing(fleet: Fleet) ->
 
 
 @one_store
-def test_a_worker_resumes_a_turn_when_another_process_decides(fleet: Fleet) -> None:
+def test_a_worker_resumes_a_turn_when_another_process_approves_its_call(fleet: Fleet) -> None:
     """Ours: ended waits are claimed like queued inputs."""
     fleet.queue(("a", "refund A1"), agent=shop_app.shop)
     fleet.start()
@@ -164,8 +164,8 @@ def test_a_worker_resumes_a_turn_when_another_process_decides(fleet: Fleet) -> N
 
 
 @one_store
-def test_a_worker_fires_triggers_and_timers_of_other_processes(fleet: Fleet) -> None:
-    """Ours: a schedule needs no process but a worker."""
+def test_a_worker_fires_triggers_that_another_process_added(fleet: Fleet) -> None:
+    """Ours: a schedule needs no process other than a worker."""
 
     async def schedule(runtime: Runtime) -> None:
         await runtime.session("a", agent=shop_app.shop)
@@ -177,7 +177,7 @@ def test_a_worker_fires_triggers_and_timers_of_other_processes(fleet: Fleet) -> 
 
 
 @one_store
-def test_a_worker_continues_a_turn_when_its_timer_is_due(fleet: Fleet) -> None:
+def test_a_worker_resumes_a_turn_when_its_timer_is_due(fleet: Fleet) -> None:
     """Ours: no process waits for a timer; a worker claims the turn when it is due."""
     fleet.start()
     fleet.queue(("a", "later A1"), agent=shop_app.shop)
@@ -187,8 +187,8 @@ def test_a_worker_continues_a_turn_when_its_timer_is_due(fleet: Fleet) -> None:
 
 
 @one_store
-def test_code_that_waits_is_left_to_workers_with_its_engine_build(fleet: Fleet) -> None:
-    """Ours: a rolling upgrade strands no turn, and what cannot run on a worker delays no other turn."""
+def test_parked_code_is_left_to_workers_with_the_same_engine_build(fleet: Fleet) -> None:
+    """Ours: a rolling upgrade strands no turn, and a turn that a worker cannot run delays no other turn."""
     old = fleet.start(WORKER_BUILD="one")
     fleet.queue(("a", "refund A1"), agent=shop_app.coder)
     until(lambda: any(turn.state is TurnState.WAITING for turn in fleet.turns()))
@@ -210,8 +210,8 @@ async def _approve_all(runtime: Runtime) -> None:
 
 
 @one_store
-def test_a_monitor_of_a_killed_worker_is_started_by_another_if_it_may_be(fleet: Fleet) -> None:
-    """Ours: a monitor's process belongs to one worker; `restart` says whether another one starts it."""
+def test_another_worker_restarts_the_monitor_of_a_killed_worker_if_restart_allows_it(fleet: Fleet) -> None:
+    """Ours: a monitor's process belongs to one worker; `restart` says whether another one restarts it."""
     first = fleet.start()
     fleet.queue(("a", "watch R1"), ("a", "watch N1"), agent=shop_app.shop)
     until(lambda: len(fleet.effects("watch")) == 2)
@@ -229,7 +229,7 @@ def test_a_monitor_of_a_killed_worker_is_started_by_another_if_it_may_be(fleet: 
     until(lambda: not any(Path(f"/proc/{one.pid}").exists() for one in fleet.effects("watch")[:2]))
 
 
-def test_of_two_first_workers_with_different_keys_one_starts(tmp_path: Path) -> None:
+def test_only_one_of_two_first_workers_with_different_snapshot_keys_starts(tmp_path: Path) -> None:
     """Bug: both found no key in the store and recorded their own."""
 
     async def start_both() -> list[object]:
@@ -242,7 +242,7 @@ def test_of_two_first_workers_with_different_keys_one_starts(tmp_path: Path) -> 
 
 
 @one_store
-def test_a_worker_with_another_snapshot_key_does_not_start(fleet: Fleet) -> None:
+def test_a_worker_with_a_different_snapshot_key_does_not_start(fleet: Fleet) -> None:
     """Ours: parked code must be readable on every machine."""
     fleet.start(STANDFAST_SNAPSHOT_KEY="k" * 32)
     fleet.start(STANDFAST_SNAPSHOT_KEY="k" * 32)

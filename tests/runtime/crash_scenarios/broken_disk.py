@@ -1,7 +1,7 @@
-"""A disk that is full, or fails, from the n-th write on: below SQLite, where real disks fail.
+"""A disk that is full or fails from the n-th write on: below SQLite, where real disks fail.
 
-It counts from `arm` on, when the file is open, and is whole again when the file is closed: SQLite forgives a
-disk that fails while it closes, and a VFS written in Python cannot tell it so.
+It starts counting at `arm`, when the file is open, and works again when the file is closed: SQLite ignores a
+disk error while it closes a file, and a VFS written in Python cannot report one then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import apsw
 
 
 class BrokenDisk(apsw.VFS):
-    """The VFS that every connection of this process uses once it is made. `heal` makes room again."""
+    """The VFS of every connection of this process once it is created. `heal` lets writes succeed again."""
 
     def __init__(self, fails_at: int, full: bool) -> None:
         super().__init__("broken-disk", "unix", makedefault=True)
@@ -24,17 +24,17 @@ class BrokenDisk(apsw.VFS):
         self.failures = 0
 
     def arm(self) -> None:
-        """Begin to count, once."""
+        """Start counting, once."""
         self._healed = self.failures > 0
 
     def heal(self) -> bool:
-        """Let writes succeed from now on; false if they did already."""
+        """Let writes succeed from now on; return False if they already did."""
         was_broken = self.failures > 0 and not self._healed
         self._healed = True
         return was_broken
 
     def check(self) -> None:
-        """Count a write, and fail it if the time has come."""
+        """Count a write, and fail it if its number has come."""
         if not self._healed and next(self._numbers) >= self._fails_at:
             self.failures += 1
             raise self._error("injected")

@@ -1,7 +1,8 @@
-"""A process that plays a turn which acts in code, for tests that kill it from outside.
+"""A process that runs a turn which acts in code, for tests that kill it from outside.
 
-Called with its own folder and a JSON object as for `fork_server.py`. Where it only asks or decides, it says
-so, keeps its runtime open, and waits for a line before it ends; otherwise it prints its report.
+Its arguments are its directory and a JSON object as for `fork_server.py`. If it only requests or decides an
+approval, it prints that, keeps its runtime open, and waits for a line before it ends; otherwise it prints its
+report.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Turns that act in code, killed and run again until they come to their end.
+"""Turns that act in code, killed and run again until they end.
 
-Whatever a process does is a line of one ledger, `acts`: it asks the model, carries a call out, begins a cell,
-or resumes one that was suspended. Each process first writes there what the journal holds, so that each
-act can be held against what was known when it was done. At the end a cell of a later turn reads the
-variables, and so does one of a fork, which has nothing but what was committed.
+Each action of a process is a line of one ledger, `acts`: it calls the model, executes a call, starts a cell,
+or resumes a suspended one. Each process first writes the content of the journal there, so that each action
+can be compared with what was known at the time. At the end a cell of a later turn reads the variables, and so
+does a cell of a fork, which has only the committed state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from standfast.testing.crash_points import CrashPoints
 
 @dataclass(frozen=True, slots=True)
 class CodeScenario:
-    """What the model writes first and after each of its cells, and what reads the variables at the end."""
+    """The texts that the model writes, in order, and the code that reads the variables at the end."""
 
     steps: list[str]
     reads: str
@@ -226,7 +226,7 @@ finish("done")
 
 
 async def deliver_or_approve(stage: Stage, waiting: TurnResult[Any]) -> None:
-    """One thing at a time: what comes from outside first."""
+    """Perform one step at a time, completions from outside first."""
     if any(wait.kind == "completion" for wait in waiting.waits):
         await deliver(stage, waiting)
     else:
@@ -277,7 +277,7 @@ async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def opened(job: dict[str, Any], points: CrashPoints) -> AsyncIterator[tuple[CodeStage, Session[Any]]]:
-    """Log what is journaled, then open the session of a scenario."""
+    """Log the content of the journal, then open the session of a scenario."""
     stage = CodeStage(Path(job["home"]), points)
     stage.note("acts", **_journaled(stage.home / "standfast.db"))
     scenario = SCENARIOS[job["scenario"]]
@@ -309,14 +309,14 @@ async def _leaf_of_first(session: Session[Any]) -> str:
 
 
 def _read_by(result: TurnResult[Any]) -> Any:
-    """Return what the last cell of a turn has read."""
+    """Return the values that the last cell of a turn has read."""
     told = [one for one in result.messages if isinstance(one, ToolMessage)][-1]
     value = told.value if isinstance(told.value, dict) else {}
     return {"variables": value.get("result"), "error": msgspec.to_builtins(told.error)}
 
 
 def _journaled(database: Path) -> dict[str, Any]:
-    """Return the turns that wait or have ended, and the journal entries of the others."""
+    """Return the turns that are waiting or have ended, and the journal entries of the others."""
     if not database.exists():
         return {"states": [], "journal": []}
     with contextlib.closing(open_checked(str(database))) as connection:

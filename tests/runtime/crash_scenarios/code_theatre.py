@@ -1,4 +1,4 @@
-"""Plays turns that act in code in many processes, and compares what is stored with what was done."""
+"""Runs turns that act in code in many processes, and compares the stored result with the recorded actions."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class CodeTheatre(Theatre):
         )
 
     def kill_again(self, scenario: str, points: int) -> None:
-        """Kill at each point, and kill the process that recovers at another point each time."""
+        """Kill at each point, and kill the recovering process at another point each time."""
         sampled = self.points[: self.up_to(points)]
         pairs = [(first, 1 + (first * 7) % max(8, points - first + 8)) for first in sampled]
         self._all(partial(self.play, partial(acted, scenario=scenario, kills=pair)) for pair in pairs)
 
 
 def acted(server: ForkServer, home: Path, scenario: str, kills: Sequence[int], **job: Any) -> int:
-    """Play a scenario whose processes die at these points until one lives; returns how many were killed."""
+    """Run a scenario whose processes die at these points until one survives; return the number of kills."""
     where = f"{scenario} killed at {kills}"
     for number, crash_at in enumerate([*kills, None]):
         how = "request" if number == 0 else WAYS[(sum(kills) + number) % len(WAYS)]
@@ -51,7 +51,7 @@ def acted(server: ForkServer, home: Path, scenario: str, kills: Sequence[int], *
 
 
 class CodeTruth(Truth):
-    """The stored result and the variables at the end, compared with what was done."""
+    """The stored result and the final variables, compared with the recorded actions."""
 
     def __init__(self, home: Path, report: Report) -> None:
         super().__init__(home, report)
@@ -72,7 +72,7 @@ class CodeTruth(Truth):
         self.check_stored(scenario)
 
     def check_stored(self, scenario: str) -> None:
-        """Check the same, but allow the effects of a process that did not know it had been succeeded."""
+        """Check the same, but allow effects of a process that did not know it had lost its turn."""
         self.every_turn_ended_once()
         self.every_cell_ran_to_its_end()
         self.every_call_has_one_result()
@@ -99,7 +99,7 @@ class CodeTruth(Truth):
         assert self.first()["type"] == "finished", self.first()
 
     def the_variables_are(self, expected: Any) -> None:
-        """Check the variables that the next turn read, and a fork that has only what was committed."""
+        """Check the variables read by the next turn, and by a fork that has only the committed state."""
         for one in self.read:
             assert one["error"] is None, f"a cell failed: {one['error']['message']}"
             assert one["variables"] == expected, f"the variables are {one['variables']}, not {expected}"
@@ -107,7 +107,7 @@ class CodeTruth(Truth):
     # Calls of cells
 
     def worth(self, call_id: int) -> Any:
-        """Return what code got from a call: its effect, or that its outcome is unknown."""
+        """Return the result that code got from a call: its effect, or that its outcome is unknown."""
         call = self.made[call_id]
         if call.get("error") is not None:
             return f"{call['error']['code']}: {call['error']['message']}"
@@ -125,7 +125,7 @@ class CodeTruth(Truth):
         return [line["given"] for line in self.ledger if line["key"] == f"{self.turn}.{call_id}"]
 
     def every_call_of_a_cell_is_true(self, again: Sequence[str]) -> None:
-        """A success has its effect, a repetition its key, and what is not known happened once at most."""
+        """A success has its effect, a repetition its key, and a call of unknown outcome ran at most once."""
         for call_id, call in self.made.items():
             name, done = call["name"], self.given(call_id)
             assert all(given == done[0] for given in done), f"{name} was done with {done}"
@@ -139,7 +139,7 @@ class CodeTruth(Truth):
                 assert self.was_left_open(call_id), f"{name} is said to be interrupted and was not"
 
     def was_left_open(self, call_id: int) -> bool:
-        """Return whether some process found the call begun and without an outcome."""
+        """Return whether some process found the call started and without an outcome."""
         return any(
             any(turn == self.turn and name.startswith(f"tool.{call_id}.") for turn, name, _ in found)
             and [self.turn, f"tool.{call_id}", "input"] not in found
@@ -165,10 +165,10 @@ class CodeTruth(Truth):
             assert turn == self.turn
             assert self.made[int(call_id)]["name"] == line["name"]
 
-    # Acts, beside what was journaled before
+    # Actions, compared with what was journaled before
 
     def nothing_was_done_again(self, again: Sequence[str]) -> None:
-        """No act has its outcome in the journal already; no cell that was suspended begins anew."""
+        """No action has its outcome in the journal already; no suspended cell starts from the beginning."""
         known = _Known()
         for line in self.acts:
             if "journal" in line:
@@ -190,13 +190,13 @@ class CodeTruth(Truth):
         assert self.head["model_calls"] == len(replies) + asked_by_code
 
     def the_model_was_told_what_is_stored(self) -> None:
-        """Whatever any process told the model, also one that died, is the beginning of what is stored."""
+        """Every request to the model, even from a process that died, is a prefix of the stored history."""
         for told in self.told:
             assert told["messages"] == self.written[: len(told["messages"])]
 
 
 class _Known:
-    """What one process after the other has found in the journal, and did since."""
+    """The outcomes that successive processes found in the journal, and their actions since."""
 
     def __init__(self) -> None:
         self._ended: set[str] = set()
@@ -207,7 +207,7 @@ class _Known:
         self._last_cell: dict[str, tuple[str, str]] = {}
 
     def found(self, line: Any) -> None:
-        """Record that a process begins."""
+        """Record that a process starts."""
         self._ended |= {turn for turn, state in line["states"] if state == "ended"}
         self._outcomes |= {(turn, name) for turn, name, kind in line["journal"] if kind == "input"}
         self._intents |= {(turn, name) for turn, name, kind in line["journal"] if kind == "intent"}
@@ -245,7 +245,7 @@ class _Known:
         self._done.add(done)
 
 
-# What variables hold, by what calls were worth
+# Values of the variables, given the results of the calls
 
 
 Expected = tuple[list[str], Any]
@@ -277,7 +277,7 @@ def _steps(truth: CodeTruth, worth: list[Any]) -> Expected:
 
 
 def _chance(truth: CodeTruth, worth: list[Any]) -> Expected:
-    """Calls were made with the numbers that were drawn: a process that drew again drew the same."""
+    """Calls were made with the numbers that were drawn: a process that drew again drew the same numbers."""
     drawn = truth.read[0]["variables"]["drawn"]
     asked = [drawn[0], drawn[2], drawn[4], drawn[5], drawn[6]]
     assert len(drawn) == len(set(drawn)) == 7
@@ -287,7 +287,7 @@ def _chance(truth: CodeTruth, worth: list[Any]) -> Expected:
 
 
 def _order(truth: CodeTruth, worth: list[Any]) -> Expected:
-    """The order in which results came is the order in which code received them."""
+    """Code received results in the order in which they arrived."""
     order = truth.read[0]["variables"]["order"]
     assert sorted(order) == ["x", "y", "z"]
     assert order == ["z", "y", "x"] or truth.processes() > 1
@@ -311,7 +311,7 @@ def _ask(truth: CodeTruth, worth: list[Any]) -> Expected:
 
 
 def _waits(truth: CodeTruth, worth: list[Any]) -> Expected:
-    """Each wait ended once, whichever came first, and code resumed in that order."""
+    """Each wait ended once, whichever event came first, and code resumed in that order."""
     heard = truth.read[0]["variables"]["heard"]
     assert sorted(heard) == ["later", "outside", "refund"]
     assert all(given == [heard[1]] for given in truth.given(6))

@@ -36,7 +36,7 @@ class CodeStage(Stage):
         return f"{name} {ctx.idempotency_key}"
 
     async def after(self, name: str, others: Collection[str]) -> None:
-        """Wait for the *others* that have begun in this process as well: those after it come first."""
+        """Wait for the *others* that have started in this process too, so that later calls return first."""
         self.begun.add(name)
         await asyncio.sleep(0)
         for other in others:
@@ -51,7 +51,7 @@ class CodeStage(Stage):
 
 
 def ordinary(stage: CodeStage) -> Tools:
-    """Idempotent and not, on the loop and in threads, and one that a person has to allow."""
+    """Return idempotent and other tools, on the loop and in threads, and one that needs approval."""
 
     @tool(side_effect="write", idempotent=True)
     def price(ctx: RunContext[None], name: str) -> str:
@@ -84,7 +84,7 @@ def ordinary(stage: CodeStage) -> Tools:
 def asking(stage: CodeStage) -> Tools:
     @tool(on_interrupted="ask")
     def charge(ctx: RunContext[None], name: str, cents: int) -> str:
-        """A person decides whether it is run again."""
+        """A person decides whether to run it again."""
         return stage.call("charge", ctx, name, cents)
 
     return [*ordinary(stage)[:2], charge]
@@ -93,19 +93,19 @@ def asking(stage: CodeStage) -> Tools:
 def retrying(stage: CodeStage) -> Tools:
     @tool(on_interrupted="retry")
     async def charge(ctx: RunContext[None], name: str, cents: int) -> str:
-        """Its author says that it may be run again."""
+        """Its author declares that it may be run again."""
         return stage.call("charge", ctx, name, cents)
 
     return [*ordinary(stage)[:2], charge]
 
 
 def hanging(stage: CodeStage) -> Tools:
-    """One that does its work and does not answer, the first time that a process runs it."""
+    """Return a tool that does its work but does not return, the first time that a process runs it."""
     hangs = [True]
 
     @tool(on_timeout="ask", on_interrupted="ask", limits=CapabilityLimits(timeout_ms=10))
     async def charge(ctx: RunContext[None], name: str, cents: int) -> str:
-        """A person decides whether it is run again."""
+        """A person decides whether to run it again."""
         done = stage.call("charge", ctx, name, cents)
         if hangs:
             hangs.clear()
@@ -116,7 +116,7 @@ def hanging(stage: CodeStage) -> Tools:
 
 
 def gated(stage: CodeStage) -> Tools:
-    """Of calls that are made at once, the last comes back first."""
+    """Return tools of which, called concurrently, the last one returns first."""
 
     @tool(side_effect="read", loop="runtime")  # the calls wait for each other
     async def stock(ctx: RunContext[None], name: str) -> str:
@@ -131,11 +131,11 @@ def gated(stage: CodeStage) -> Tools:
 
 
 def waiting(stage: CodeStage) -> Tools:
-    """Those whose results come later: from a timer, from outside, after a decision."""
+    """Return tools whose results come later: from a timer, from outside, after a decision."""
 
     @tool
     async def later(ctx: RunContext[None], name: str) -> CompleteAfter:
-        """Comes back after a while."""
+        """Return after a while."""
         return CompleteAfter(0.0, stage.call("later", ctx, name))
 
     @tool

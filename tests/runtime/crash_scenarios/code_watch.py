@@ -1,4 +1,4 @@
-"""The model, the engine and the store of a turn that acts in code: watched, and with defects on demand."""
+"""The model, the engine and the store of a turn that acts in code: instrumented, with defects on demand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CodeModel(ToldModel):
 
 
 class CountedEngine:
-    """The engine with points around whatever a cell does; each run of a cell is an act."""
+    """The engine with crash points around everything that a cell does; each run of a cell is an action."""
 
     def __init__(self, engine: CodeEngine, stage: CodeStage, *, lucky: bool = False) -> None:
         self.language = engine.language
@@ -121,7 +121,7 @@ def _without_execution(save: Save) -> Save:
 
 
 def give_answers_in_the_order_of_calls() -> None:
-    """Introduce a defect: a cell that is rerun gets its results in another order than before."""
+    """Introduce a defect: a cell that is rerun gets its results in a different order."""
     right = cells.CellContext.ask
 
     def wrong(self: Any, calls: Any, hear: Any) -> None:
@@ -147,7 +147,7 @@ def break_something(what: str | None, store: SessionStore) -> SessionStore:
 
 
 def watch_engine(stage: CodeStage, *, lucky: bool) -> None:
-    """Watch every engine of this process; with `lucky`, random numbers differ each time."""
+    """Instrument every engine of this process; with `lucky`, random numbers differ each time."""
     opened = CodeEngines.get
 
     def watched(self: CodeEngines, name: str) -> OpenEngine:

@@ -1,8 +1,8 @@
-"""Runs scenarios in processes of their own, at the price of a fork: it imports everything once.
+"""Runs scenarios in separate processes at the cost of a fork: it imports everything once.
 
-It reads a JSON object a line: `scenario`, `home`, `crash_at`, `how`. For each it forks a child, waits for its
-end and prints its outcome: the child's report, `killed`, or what it died of. It has no threads, so that
-forking is safe.
+It reads one JSON object per line: `scenario`, `home`, `crash_at`, `how`. For each it forks a child, waits for
+its end and prints the outcome: the child's report, `killed`, or the signal it died of. It has no threads, so
+that forking is safe.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 class _Child:
-    """A process that plays a scenario."""
+    """A process that runs a scenario."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self._reader, writer = os.pipe()
@@ -43,7 +43,7 @@ class _Child:
         os.close(writer)
 
     def report(self) -> dict[str, Any]:
-        """What it has to say, once it has ended."""
+        """Return the report of the process after it has ended."""
         with os.fdopen(self._reader, "rb") as pipe:
             report = pipe.read()
         _, status = os.waitpid(self.pid, 0)
@@ -54,7 +54,7 @@ class _Child:
 
 
 def _with_stopped_owner(job: dict[str, Any]) -> dict[str, Any]:
-    """Stop a process at its point, let another one finish, let the first go on, and ask a third."""
+    """Stop a process at its point, let another one finish, continue the first, and let a third one report."""
     owner = _Child(job)
     stopped = os.waitid(os.P_PID, owner.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     assert stopped is not None

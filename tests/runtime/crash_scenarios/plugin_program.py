@@ -28,14 +28,14 @@ from standfast.store.sqlite.connection import open_checked
 
 
 class Newer(Counter):
-    """The counter in another version, which cannot read what the first one wrote."""
+    """The counter in a newer version, which cannot read the state of the first one."""
 
     id = "counter"
     version = "2"
 
 
 class Migrating(Newer):
-    """The same, and it can: version 2 counts by tens."""
+    """The counter in version 2, which migrates the state of the first one: it counts by tens."""
 
     id = "counter"
 
@@ -49,7 +49,7 @@ class Migrating(Newer):
 
 
 class Stateless(Plugin):
-    """A plugin with hooks and without a state."""
+    """A plugin with hooks but without a state."""
 
     @hook
     async def prompt_contributor(self, ctx: Any) -> str:
@@ -57,7 +57,7 @@ class Stateless(Plugin):
 
 
 class Late(Plugin):
-    """A plugin that reports what it was restored with."""
+    """A plugin that reports the state with which it was restored."""
 
     def restore(self, meta: PluginSnapshotMeta, reader: SnapshotReader) -> None:
         self._given = [meta.state, meta.plugin_version]
@@ -65,7 +65,7 @@ class Late(Plugin):
 
     @action
     async def given(self, ctx: Any) -> list[Any]:
-        """What it was restored with."""
+        """Return the state it was restored with."""
         return self._given
 
     @tool
@@ -102,12 +102,12 @@ class Patient(Plugin):
 
     @action
     async def counts(self, ctx: Any) -> Json:
-        """How often."""
+        """Return the counts."""
         return self.state
 
 
 class Lingering(Patient):
-    """The same plugin; after counting it waits until the earlier inputs are journaled, and dies."""
+    """The same plugin, which after counting waits until the earlier inputs are journaled, and dies."""
 
     id = "patient"
 
@@ -122,7 +122,7 @@ class Lingering(Patient):
 
 
 def _is_journaled(name: str) -> bool:
-    """Return whether it is journaled, read with the store's own library, which keeps its locks."""
+    """Return whether it is journaled, read with the store's own library, which respects the locks."""
     with contextlib.closing(open_checked(sys.argv[2])) as database:
         found = database.execute("SELECT 1 FROM journal WHERE name = ? AND kind = 'input'", (name,))
         return found.get is not None
@@ -163,7 +163,7 @@ async def _do(session: Session[Any], verb: str, given: Any) -> Any:
         return await session.plugins.invoke(given)
     if verb == "resume":
         turn = await session.resume()
-        if turn is None:  # the runtime was quicker
+        if turn is None:  # recovery was faster
             turn = session.follow((await session.turns())[-1].turn_id)
         return (await turn).output
     assert verb == "said"

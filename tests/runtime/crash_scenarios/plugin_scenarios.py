@@ -1,7 +1,7 @@
-"""Turns with a plugin that has every hook of a turn, killed and run again until they come to their end.
+"""Turns with a plugin that has every hook of a turn, killed and run again until they end.
 
-Each hook writes to a ledger under which name its outcome will stand in the journal, and counts itself in the
-plugin's state. Each process first writes to the same ledger what the journal holds.
+Each hook writes to a ledger the key that its outcome will have in the journal, and counts itself in the
+plugin's state. Each process first writes the content of the journal to the same ledger.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def watcher(stage: Stage) -> Plugin:
     """Return the plugin for one process."""
 
     class Watcher(Plugin):
-        """Has a say everywhere, and counts how often it had."""
+        """Returns a directive from every hook, and counts the calls."""
 
         def did(self, ctx: contexts.HookContext, key: str) -> bool:
-            """Write down that a hook runs; tells whether it is the session that is looked at."""
+            """Log that a hook runs; return whether it runs in the session under test."""
             stage.points.point(f"before hook {key}")
             stage.note("hooks", session=ctx.session_id, turn=ctx.turn_id, key=key)
             self.count(f"{ctx.turn_id} {key}")
@@ -133,14 +133,14 @@ def watcher(stage: Stage) -> Plugin:
 
         @tool
         async def bump(self, ctx: RunContext[None], by: int = 1) -> str:
-            """Remembers that it was called."""
+            """Count a call."""
             self.count("bumps")
             assert by == 7
             return stage.effect("bump", ctx)
 
         @action
         async def look(self, ctx: Any) -> dict[str, int]:
-            """What was counted."""
+            """Return the counts."""
             return dict(self.state or {})
 
     return Watcher()
@@ -191,7 +191,7 @@ class WatchedModel(ToldModel):
 
 
 async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
-    """Run one process: log what is journaled, resume, finish, take one more turn, report."""
+    """Run one process: log the content of the journal, resume, finish, run one more turn, report."""
     stage = Stage(Path(job["home"]), points)
     stage.note("hooks", **_journaled(stage.home / "standfast.db"))
     scenario = SCENARIOS[job["scenario"]]
@@ -212,7 +212,7 @@ async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
 
 
 class Forgetful:
-    """A store with a defect: it does not write down what plugins remember before the end of a turn."""
+    """A store with a defect: it does not write plugin state before the end of a turn."""
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
@@ -226,7 +226,7 @@ class Forgetful:
 
 
 def _journaled(database: Path) -> dict[str, Any]:
-    """The turns that have ended, and the outcomes that the journals of the others hold."""
+    """Return the turns that have ended, and the outcomes in the journals of the others."""
     if not database.exists():
         return {"ended": [], "journaled": []}
     with contextlib.closing(open_checked(str(database))) as connection:
@@ -268,7 +268,7 @@ async def _report(runtime: Runtime, session: Session[Any], agent: Agent[Any, Any
 
 
 async def _child(runtime: Runtime, name: str, agent: Agent[Any, Any]) -> list[Any]:
-    """Return the messages of a session that the plugin made, once nothing is left to do there."""
+    """Return the messages of a session that the plugin created, once it is idle."""
     child = await runtime.session(name, agent=agent)
     while (left := await child.resume()) is not None:
         await left.settled()

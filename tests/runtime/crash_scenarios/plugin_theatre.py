@@ -1,4 +1,4 @@
-"""Plays turns with plugins in many processes, and compares what is stored with what hooks and tools did."""
+"""Runs turns with plugins in many processes, and compares what is stored with what hooks and tools did."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class PluginTheatre(Theatre):
         )
 
     def kill_again(self, scenario: str, points: int) -> None:
-        """Kill at each point, and kill the process that recovers at another point each time."""
+        """Kill at each point, and kill the recovering process at another point each time."""
         sampled = self.points[: self.up_to(points)]
         pairs = [(first, 1 + (first * 7) % max(8, points - first + 8)) for first in sampled]
         self._all(partial(self.play, partial(watched, scenario=scenario, kills=pair)) for pair in pairs)
 
 
 def watched(server: ForkServer, home: Path, scenario: str, kills: Sequence[int], **job: Any) -> int:
-    """Play a scenario whose processes die at these points until one lives; returns how many were killed."""
+    """Run a scenario whose processes die at these points until one survives; return the number of kills."""
     where = f"{scenario} killed at {kills}"
     for number, crash_at in enumerate([*kills, None]):
         how = "request" if number == 0 else WAYS[(sum(kills) + number) % len(WAYS)]
@@ -46,7 +46,7 @@ def watched(server: ForkServer, home: Path, scenario: str, kills: Sequence[int],
 
 
 class PluginTruth(Truth):
-    """What is stored at the end, beside what hooks and tools did."""
+    """The stored result, compared with what hooks and tools did."""
 
     def __init__(self, home: Path, report: Report) -> None:
         super().__init__(home, report)
@@ -87,7 +87,7 @@ class PluginTruth(Truth):
             ran.add(hook)
 
     def every_hook_is_remembered_once(self) -> None:
-        """What un-journaled runs had counted is forgotten, and nothing else is."""
+        """Counts of runs that were not journaled are discarded, and no others."""
         ran = {f"{line['turn']} {line['key']}" for line in self.hooks if line.get("session") == "s"}
         counted = {name: times for name, times in self.counted.items() if name != "bumps"}
         wrong = set(counted.items()) ^ {(name, 1) for name in ran}

@@ -1,9 +1,9 @@
-"""A run of the sandbox that kills itself at a point, and its recovery by another process.
+"""A sandbox run that kills itself at a crash point, and its recovery by another process.
 
     python sandbox_program.py HOME run|finish
 
-`run` runs the code with `STANDFAST_CRASH_AT` in force. `finish` recovers, approves what waits, and prints the
-results and the session's variables as JSON. What the tools did is in HOME/ledger, a line for each execution.
+`run` runs the code with `STANDFAST_CRASH_AT` in force. `finish` recovers, approves waiting calls, and prints
+the results and the session's variables as JSON. HOME/ledger has a line for each execution of a tool.
 """
 
 from __future__ import annotations

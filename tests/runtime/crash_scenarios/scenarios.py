@@ -1,8 +1,8 @@
-"""Programs that are killed and run again until they come to their end.
+"""Programs that are killed and run again until they end.
 
-Every process of a scenario does the same: it resumes what is unfinished, makes its request under an
-idempotency key, decides what people have to decide, runs one more turn, and reports what is stored. Tools
-write each effect to a ledger, and the model writes its messages to another; both are outside of Standfast.
+Every process of a scenario does the same: it resumes the unfinished turn, makes its request under an
+idempotency key, decides pending approvals, runs one more turn, and reports the stored history. Tools write
+each effect to one ledger, and the model writes its messages to another; both are outside of Standfast.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NEXT_KEY = "request-2"
 
 
 class Stage:
-    """One process of a scenario: its points, its ledgers, and the session once that is open."""
+    """One process of a scenario: its crash points, its ledgers, and the session once it is open."""
 
     def __init__(self, home: Path, points: CrashPoints) -> None:
         self.home = home
@@ -58,7 +58,7 @@ class Stage:
         return self.disk is not None and self.disk.heal()
 
     def note(self, file: str, **line: Any) -> None:
-        """Add a line to a ledger; it is there even if the process dies at once."""
+        """Add a line to a ledger; the line survives even if the process dies at once."""
         handle = os.open(self.home / file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(handle, (json.dumps(line) + "\n").encode())
         os.close(handle)
@@ -106,7 +106,7 @@ async def wait_for_time(stage: Stage, waiting: TurnResult[Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What the model does, with which tools, and who answers while the turn waits."""
+    """The model's replies, the tools, and the function that answers while the turn waits."""
 
     rules: list[dict[str, Any]]
     tools: Callable[[Stage], Tools]
@@ -125,7 +125,7 @@ WRONG = [{"name": "put", "arguments": {"nonsense": 1}}]
 
 
 def ordinary(stage: Stage) -> Tools:
-    """Idempotent, not idempotent, and one that a person has to allow."""
+    """Return an idempotent tool, one that is not, and one that needs approval."""
 
     @tool(side_effect="write", idempotent=True)
     def put(ctx: RunContext[None]) -> str:
@@ -151,7 +151,7 @@ def ordinary(stage: Stage) -> Tools:
 
 
 def granting(stage: Stage) -> Tools:
-    """A call that needs a person, and one before it during which a person gives a grant."""
+    """Return a tool that needs approval, and an earlier one during which a person gives a grant."""
     refund = ordinary(stage)[2]
 
     @tool(side_effect="write", idempotent=True, loop="runtime")
@@ -169,7 +169,7 @@ def granting(stage: Stage) -> Tools:
 def asking(stage: Stage) -> Tools:
     @tool(on_interrupted="ask")
     def charge(ctx: RunContext[None]) -> str:
-        """A person decides whether it is run again."""
+        """A person decides whether to run it again."""
         return stage.effect("charge", ctx)
 
     return [charge]
@@ -178,21 +178,21 @@ def asking(stage: Stage) -> Tools:
 def retrying(stage: Stage) -> Tools:
     @tool(on_interrupted="retry")
     def charge(ctx: RunContext[None]) -> str:
-        """Its author says that it may be run again."""
+        """Its author declares that it may be run again."""
         return stage.effect("charge", ctx)
 
     return [charge]
 
 
 def hanging(on_timeout: OnTimeout) -> Callable[[Stage], Tools]:
-    """A tool that does its work and does not answer, the first time that a process runs it."""
+    """Return a tool that does its work but does not return, the first time that a process runs it."""
 
     def tools(stage: Stage) -> Tools:
         hangs = [True]
 
         @tool(on_timeout=on_timeout, limits=CapabilityLimits(timeout_ms=60))
         async def charge(ctx: RunContext[None]) -> str:
-            """Takes effect, and may time out."""
+            """Take effect, and possibly time out."""
             done = stage.effect("charge", ctx)
             if hangs:
                 hangs.clear()
@@ -207,7 +207,7 @@ def hanging(on_timeout: OnTimeout) -> Callable[[Stage], Tools]:
 def timed(stage: Stage) -> Tools:
     @tool
     async def later(ctx: RunContext[None]) -> CompleteAfter:
-        """Comes back after a while."""
+        """Return after a while."""
         return CompleteAfter(0.0, stage.effect("later", ctx))
 
     return [later]
@@ -381,7 +381,7 @@ def location(home: Path) -> Path | str:
 
 
 async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
-    """Run one process: resume, finish, take one more turn, report; retry if its disk failed."""
+    """Run one process: resume, finish, run one more turn, report; retry if its disk failed."""
     stage = Stage(Path(job["home"]), points)
     if job.get("fails_at") is not None:
         stage.disk = BrokenDisk(job["fails_at"], full=job["full"])
@@ -417,7 +417,7 @@ async def _play(stage: Stage, job: dict[str, Any]) -> dict[str, Any]:
 async def _persist(
     stage: Stage, scenario: Scenario, agent: Agent[Any, Any], job: dict[str, Any]
 ) -> dict[str, Any]:
-    """Resume in the same runtime once there is room again."""
+    """Resume in the same runtime once there is disk space again."""
     while True:
         try:
             stage.session = await _open(stage.open_runtime(), agent, job.get("how", "request"))
@@ -446,7 +446,7 @@ async def _decide(stage: Stage, store: SessionStore) -> dict[str, Any]:
 
 
 class Forgetful:
-    """A store with a defect: it does not write down that an effect is about to happen."""
+    """A store with a defect: it does not write the intents of effects."""
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
@@ -482,7 +482,7 @@ async def _finish(stage: Stage, scenario: Scenario) -> None:
 
 
 async def _settle_queue(session: Session[Any]) -> None:
-    """Wait until the turns of queued inputs are over."""
+    """Wait until the turns of queued inputs have ended."""
     draining = session._live.draining
     if draining is not None:
         await draining

@@ -1,4 +1,4 @@
-"""Plays scenarios in many processes, and compares what is stored at the end with what happened outside."""
+"""Runs scenarios in many processes, and compares the stored result with what happened outside."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _idle: dict[Path, list[ForkServer]] = defaultdict(list)
 
 
 class Theatre:
-    """Servers that play many cases at once, each in a store of its own. Sweeps kill at *points*."""
+    """Servers that run many cases concurrently, each in its own store. Sweeps kill at *points*."""
 
     program = SERVER
 
@@ -77,7 +77,7 @@ class Theatre:
         return case(self._here.server, home)
 
     def enumerate(self, case: Callable[[ForkServer, Path, int], object], points: Iterable[int]) -> int:
-        """Play a case for each of *points* until it says that nothing happened; returns the last that did."""
+        """Run a case for each of *points* until one reports that nothing happened; return the last point."""
         numbers = iter(points)
         ends: list[int] = []
 
@@ -91,14 +91,14 @@ class Theatre:
         return min(ends) - 1
 
     def kill_everywhere(self, scenario: str) -> int:
-        """Kill at one point after the other until a process lives; returns about how many there are."""
+        """Kill at one point after the other until a process survives; return about how many there are."""
         return self.enumerate(
             lambda server, home, number: killed_at(server, home, scenario=scenario, kills=(number,)),
             self.points,
         )
 
     def kill_twice(self, scenario: str, points: int, kills_each: int) -> None:
-        """Kill at each point, and the process that recovers at some of its own, spread over all it has."""
+        """Kill at each point, and kill the recovering process at some of its points, evenly spread."""
         self._all(
             partial(self.play, partial(killed_at, scenario=scenario, kills=(first, second)))
             for first in self.points[: self.up_to(points)]
@@ -106,7 +106,7 @@ class Theatre:
         )
 
     def up_to(self, last: int) -> int:
-        """Return how many of the points are not after the *last*."""
+        """Return how many of the points are not after *last*."""
         return len(range(self.points.start, last + 1, self.points.step))
 
     def _all(self, jobs: Iterable[Callable[[], Any]]) -> None:
@@ -129,13 +129,13 @@ def _numbered(
 
 
 def _spread(first: int, points: int, kills: int) -> Iterator[int]:
-    """Return points of the process that recovers after the *first*: evenly spread, others for each first."""
+    """Return points of the process that recovers after *first*: evenly spread, different for each *first*."""
     left = max(2 * kills, points - first + 8)
     return (1 + (step * left // kills + first) % left for step in range(kills))
 
 
 def killed_at(server: ForkServer, home: Path, scenario: str, kills: Sequence[int], **job: Any) -> int:
-    """Play a scenario whose processes die at these points until one lives; returns how many were killed."""
+    """Run a scenario whose processes die at these points until one survives; return the number of kills."""
     where = f"{scenario} killed at {kills}"
     for number, crash_at in enumerate([*kills, None]):
         how = "request" if number == 0 else WAYS[(sum(kills) + number) % len(WAYS)]
@@ -151,7 +151,7 @@ def killed_at(server: ForkServer, home: Path, scenario: str, kills: Sequence[int
 
 
 class Truth:
-    """What is stored at the end, beside what tools did and the model was told."""
+    """The stored result, compared with the effects of tools and the requests to the model."""
 
     def __init__(self, home: Path, report: Report) -> None:
         self.ledger = _lines(home / "ledger")
@@ -201,7 +201,7 @@ class Truth:
         return {f"{turn}.{one['call_id']}": one for turn, one in self.payloads if one["type"] == "tool"}
 
     def every_result_is_true(self, scenario: str) -> None:
-        """A success has its effect, a repetition its key, and what is not known happened once at most."""
+        """A success has its effect, a repetition its key, and a call of unknown outcome ran at most once."""
         done = Counter(line["key"] for line in self.ledger)
         for key, result in self.results().items():
             name, error = result["name"], result.get("error")
@@ -222,7 +222,7 @@ class Truth:
             assert names.get(line["key"]) == line["name"]
 
     def the_model_was_told_what_is_stored(self) -> None:
-        """Whatever any process told the model, also one that died, is the beginning of what is stored."""
+        """Every request to the model, even from a process that died, is a prefix of the stored history."""
         kept = [json.dumps(one) for _, one in self.payloads if one["type"] in ("user", "assistant", "tool")]
         frame = [json.dumps(message) for message in self.messages]
         for told in self.told:
@@ -272,7 +272,7 @@ def _grant(truth: Truth) -> None:
 
 
 def _ask(truth: Truth) -> None:
-    """It was run once more than a person allowed, at most; and never without being asked for."""
+    """The call ran at most once more than a person allowed, and never without approval."""
     _finished(truth)
     (result,) = truth.results().values()
     assert result.get("error") is None
@@ -286,7 +286,7 @@ def _retry(truth: Truth) -> None:
 
 
 def _ask_late(truth: Truth) -> None:
-    """It was run once more than a person allowed, at most; a crash while it ran is reported."""
+    """The call ran at most once more than a person allowed; a crash while it ran is reported."""
     _finished(truth)
     (result,) = truth.results().values()
     assert result.get("error") is None or result["error"]["code"] == "INTERRUPTED"
@@ -294,7 +294,7 @@ def _ask_late(truth: Truth) -> None:
 
 
 def _retry_late(truth: Truth) -> None:
-    """It was run again for each time-out that the journal knows of, and for nothing else."""
+    """The call ran again for each time-out in the journal, and for no other reason."""
     _finished(truth)
     (result,) = truth.results().values()
     assert result.get("error") is None or result["error"]["code"] == "INTERRUPTED"
@@ -309,14 +309,14 @@ def _completed(truth: Truth) -> None:
 
 
 def _cancelled(truth: Truth) -> None:
-    """A cancellation that was acknowledged won."""
+    """An acknowledged cancellation won."""
     outcome = truth.first()
     assert outcome["type"] == "stopped" or not truth.cancellations
     assert outcome.get("reason") == "cancelled" or outcome == {"type": "finished", "text": "done"}
 
 
 def _injected(truth: Truth) -> None:
-    """What was acknowledged is in the history, once."""
+    """Each acknowledged message is in the history once."""
     times = sum(1 for _, one in truth.payloads if one.get("content") == "one more thing")
     assert times == 1 or (times == 0 and not truth.injected)
     _finished(truth, "that too" if times else "done")
@@ -328,7 +328,7 @@ def _stopped(truth: Truth) -> None:
 
 
 def _switched(truth: Truth) -> None:
-    """The task of the new frame is done, once."""
+    """The task of the new frame was executed once."""
     if truth.first()["type"] == "frame_switched":
         assert [one.get("content") for _, one in truth.payloads].count("the task") == 1
         assert len(truth.turns) == 3

@@ -1,7 +1,7 @@
-"""A process that runs turns on a session which other processes use as well.
+"""A process that runs turns on a session that other processes use as well.
 
-Arguments: database, ledger, its name, the number of turns. It says `ready`, waits for a line, runs its turns,
-and prints how they ended. While the file `<ledger>.hang` exists, its tool does not come back.
+Arguments: database, ledger, its name, the number of turns. It prints `ready`, waits for a line, runs its
+turns, and prints their outcomes. While the file `<ledger>.hang` exists, its tool does not return.
 """
 
 from __future__ import annotations

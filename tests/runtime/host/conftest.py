@@ -1,4 +1,4 @@
-"""What tests of the host services share."""
+"""Makes the helper modules in this directory importable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage for the host services: a session with a host, plugins that remember, models that wait."""
+"""A test bench for the host services: a session with a host, plugins with state, models that wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Stage:
         self.host = runtime.host(session.session_id)
 
     async def make(self, session_id: str | None = None, **wanted: Any) -> str:
-        """Make a session for `root` and return its id."""
+        """Create a session for `root` and return its id."""
         request = SessionCreateRequest(session_id=session_id, **wanted)
         return (await self.host.create_session(request)).session_id
 
@@ -56,7 +56,7 @@ class Stage:
 async def staged(
     place: Place, *plugins: Plugin, model: Any = None, agents: bool = False, **options: Any
 ) -> AsyncIterator[Stage]:
-    """Open a runtime over *place* with the session `root`; with *agents* its agent is known by its name."""
+    """Open a runtime over *place* with the session `root`; with *agents*, its agent is known by name."""
     agent = Agent(
         model or EchoModel(), name="worker", tools=[look, put], plugins=[Counter(), Album(), *plugins]
     )

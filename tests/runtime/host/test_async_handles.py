@@ -1,4 +1,4 @@
-"""How long async handles live: as long as their session refers to them."""
+"""The lifetime of async handles: they live as long as their session refers to them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Jobs(Plugin):
 
     @action(kind="command")
     async def hold(self, ctx: Any, args: list[str]) -> None:
-        """Hold on to these."""
+        """Keep these handles."""
         self.state = args
 
     def snapshot(self, writer: Any) -> Any:
@@ -67,22 +67,22 @@ class Jobs(Plugin):
 
 
 class Begins(Plugin):
-    """A plugin that starts tasks beside turns."""
+    """A plugin that starts tasks outside of turns."""
 
     @tool(side_effect="write")
     async def begin(self, ctx: RunContext[Any], number: int = 0) -> str:
-        """Begin something; the id of its handle."""
+        """Start a task and return the id of its handle."""
         task_id = f"job-{number or secrets.token_hex(6)}"
         spec = TaskSpec(id=task_id, handle=True)
         await ctx.host.spawn_managed_task(ctx.session_id, spec, _forever)
         return task_id
 
 
-# What counts
+# References that count
 
 
 def test_a_handle_that_no_message_names_is_cancelled_when_a_turn_is_committed(place: Place) -> None:
-    """Bug: nothing ever cancelled a handle that its session had lost. Other tasks are left alone."""
+    """Bug: handles that their session had lost were never cancelled. Other tasks are left alone."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -102,7 +102,7 @@ def test_a_handle_that_no_message_names_is_cancelled_when_a_turn_is_committed(pl
     asyncio.run(main())
 
 
-def test_a_handle_that_a_tool_returned_lives_with_the_message(place: Place) -> None:
+def test_a_handle_returned_by_a_tool_lives_as_long_as_the_message(place: Place) -> None:
     """Ours: a rewind to before the message releases the handle, once the turn is committed."""
 
     async def main() -> None:
@@ -119,7 +119,7 @@ def test_a_handle_that_a_tool_returned_lives_with_the_message(place: Place) -> N
     asyncio.run(main())
 
 
-def test_a_plugin_holds_on_to_a_handle_by_remembering_its_id(place: Place) -> None:
+def test_a_plugin_keeps_a_handle_alive_by_storing_its_id(place: Place) -> None:
     """Ours: a plugin's state refers to handles as messages do; releasing one needs no turn."""
 
     async def main() -> None:
@@ -136,7 +136,7 @@ def test_a_plugin_holds_on_to_a_handle_by_remembering_its_id(place: Place) -> No
     asyncio.run(main())
 
 
-def test_a_piece_that_a_plugin_keeps_apart_counts_as_well(place: Place) -> None:
+def test_a_handle_id_in_a_plugins_blob_keeps_the_handle_alive(place: Place) -> None:
     """Ours: the blobs of a plugin are part of its state."""
 
     async def main() -> None:
@@ -152,7 +152,7 @@ def test_a_piece_that_a_plugin_keeps_apart_counts_as_well(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_input_that_waits_holds_on_to_a_handle(place: Place) -> None:
+def test_queued_input_keeps_a_handle_alive(place: Place) -> None:
     """Ours: queued input refers to handles like the message that it becomes."""
 
     async def main() -> None:
@@ -173,7 +173,7 @@ def test_input_that_waits_holds_on_to_a_handle(place: Place) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("padding", [0, 10_000, 100_000])
 @pytest.mark.parametrize("engine", ["monty", "cpython", "typescript"])
-def test_a_variable_of_code_holds_on_to_a_handle(memory: Place, engine: str, padding: int) -> None:
+def test_a_variable_of_code_keeps_a_handle_alive(memory: Place, engine: str, padding: int) -> None:
     """Ours: in each engine, whatever the size of the state; a new frame keeps the variables."""
     typescript = engine == "typescript"
     protocol = CodeProtocol(language="typescript") if typescript else CodeProtocol(engine=engine)
@@ -208,13 +208,13 @@ def test_a_variable_of_code_holds_on_to_a_handle(memory: Place, engine: str, pad
     asyncio.run(main())
 
 
-# When it is looked at
+# When references are checked
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", ["job-1", "nothing"])
 def test_a_frame_switch_keeps_the_handles_that_its_seed_or_task_names(place: Place, seed: str) -> None:
-    """Ours: after `continue_as`, only what the new frame contains counts."""
+    """Ours: after `continue_as`, only references in the new frame count."""
 
     async def main() -> None:
         code = f"begin(1)\nbegin(2)\ncontinue_as('go on with job-2', '{seed}')"
@@ -237,7 +237,7 @@ def test_a_frame_switch_keeps_the_handles_that_its_seed_or_task_names(place: Pla
     asyncio.run(main())
 
 
-def test_a_handle_is_not_looked_at_while_a_turn_is_open(place: Place) -> None:
+def test_handles_are_not_checked_while_a_turn_is_open(place: Place) -> None:
     """Ours: uncommitted messages of a running turn count as references."""
 
     async def main() -> None:
@@ -255,8 +255,8 @@ def test_a_handle_is_not_looked_at_while_a_turn_is_open(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_handle_is_looked_at_when_another_process_moves_the_session(place: Place) -> None:
-    """Ours: the process that runs the task sees that its session has moved on, and ends it."""
+def test_handles_are_checked_when_another_process_moves_the_session(place: Place) -> None:
+    """Ours: the process that runs the task notices that its session has moved on, and cancels the task."""
 
     async def main() -> None:
         async with staged(place, agents=True) as stage, staged(place, agents=True) as elsewhere:
@@ -270,7 +270,7 @@ def test_a_handle_is_looked_at_when_another_process_moves_the_session(place: Pla
     asyncio.run(main())
 
 
-def test_a_handle_that_was_handed_over_is_held_by_its_receiver(place: Place) -> None:
+def test_a_transferred_handle_is_kept_alive_by_its_receiver(place: Place) -> None:
     """Seed: after transfer_async_handles, the sender's references no longer count."""
 
     async def main() -> None:
@@ -293,10 +293,10 @@ def test_a_handle_that_was_handed_over_is_held_by_its_receiver(place: Place) -> 
     asyncio.run(main())
 
 
-def test_a_handle_that_another_process_hands_over_keeps_running_and_belongs_to_the_receiver(
+def test_a_handle_transferred_by_another_process_keeps_running_and_belongs_to_the_receiver(
     place: Place,
 ) -> None:
-    """Bug: the process that ran it took it for a task without a session, and failed it as INTERRUPTED."""
+    """Bug: the process that ran it treated it as a task without a session, and failed it as INTERRUPTED."""
 
     async def main() -> None:
         async with staged(place, agents=True) as stage, staged(place, agents=True) as elsewhere:
@@ -316,7 +316,7 @@ def test_a_handle_that_another_process_hands_over_keeps_running_and_belongs_to_t
     asyncio.run(main())
 
 
-def test_a_task_that_another_process_handed_over_ends_where_it_belongs(place: Place) -> None:
+def test_a_task_transferred_by_another_process_ends_in_its_new_session(place: Place) -> None:
     """Bug: its result was lost if it ended before its process had noticed the transfer."""
 
     async def main() -> None:
@@ -343,11 +343,11 @@ def test_a_task_that_another_process_handed_over_ends_where_it_belongs(place: Pl
     asyncio.run(main())
 
 
-# What it costs, and what goes wrong
+# Cost and failures
 
 
-def test_a_turn_without_handles_looks_for_none(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: a turn without handles must not cost anything for them."""
+def test_a_turn_without_handles_checks_none(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: handles must cost nothing in a turn without any."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -360,7 +360,7 @@ def test_a_turn_without_handles_looks_for_none(memory: Place, monkeypatch: pytes
     asyncio.run(main())
 
 
-def test_nothing_is_cancelled_while_it_cannot_be_said_what_is_held(place: Place) -> None:
+def test_nothing_is_cancelled_while_references_are_unknown(place: Place) -> None:
     """Ours: a plugin that cannot report its state may refer to any handle; turns continue."""
 
     async def main() -> None:
@@ -378,7 +378,7 @@ def test_nothing_is_cancelled_while_it_cannot_be_said_what_is_held(place: Place)
     asyncio.run(main())
 
 
-def test_a_handle_that_has_ended_is_forgotten(memory: Place) -> None:
+def test_an_ended_handle_is_no_longer_watched(memory: Place) -> None:
     """Ours: only live handles are watched."""
 
     async def main() -> None:
@@ -393,7 +393,7 @@ def test_a_handle_that_has_ended_is_forgotten(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_handles_record_says_so_and_older_records_are_none(memory: Place) -> None:
+def test_the_record_of_a_handle_is_marked_and_that_of_a_plain_task_is_not(memory: Place) -> None:
     """Ours: the mark is part of the record, and records of earlier versions lack it."""
 
     async def main() -> None:

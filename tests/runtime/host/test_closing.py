@@ -1,4 +1,4 @@
-"""Closing a session ends what runs in it and in its descendants, and keeps the history."""
+"""Closing a session ends everything that runs in it and in its descendants, and keeps the history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from standfast.providers.scripted import ScriptedModel
 
 
 def test_closing_ends_the_running_turn_and_keeps_the_history(place: Place) -> None:
-    """Seed: close_session ends a session, which can be opened again."""
+    """Seed: close_session ends a session, which can be reopened."""
 
     async def main() -> None:
         model = HeldModel("again")
@@ -44,7 +44,7 @@ def test_closing_ends_the_running_turn_and_keeps_the_history(place: Place) -> No
     asyncio.run(main())
 
 
-def test_closing_ends_the_deepest_first(place: Place) -> None:
+def test_closing_ends_the_deepest_sessions_first(place: Place) -> None:
     """Ours: no session outlives the parent that supervises it."""
 
     async def main() -> None:
@@ -73,7 +73,7 @@ async def pay(cents: int) -> str:
     return f"paid {cents}"
 
 
-def test_closing_gives_up_what_waits_for_a_person(place: Place) -> None:
+def test_closing_cancels_a_turn_that_waits_for_approval(place: Place) -> None:
     """Ours: a parked turn ends as cancelled, and its approval can no longer be decided."""
 
     async def main() -> None:
@@ -95,7 +95,7 @@ def test_closing_gives_up_what_waits_for_a_person(place: Place) -> None:
 
 
 class Quitter(Plugin):
-    """Closes sessions from a tool."""
+    """A plugin with a tool that closes sessions."""
 
     @tool(side_effect="write")
     async def close(self, ctx: RunContext[None], session: str) -> str:
@@ -104,7 +104,7 @@ class Quitter(Plugin):
         return "closed"
 
 
-def test_a_tool_may_close_its_own_session_and_does_not_wait_for_itself(place: Place) -> None:
+def test_a_tool_may_close_its_own_session_without_waiting_for_itself(place: Place) -> None:
     """Ours: the turn ends as cancelled once the tool has returned."""
 
     async def main() -> None:

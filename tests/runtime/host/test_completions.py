@@ -1,4 +1,4 @@
-"""Model calls of plugins and tools: the ledger they are charged to, and the limits that apply."""
+"""Model calls by plugins and tools: the ledger they are charged to, and the limits that apply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded,
 
 
 class CountingModel(EchoModel):
-    """Uses three tokens a reply."""
+    """A model that uses three tokens per reply."""
 
     def __init__(self, model_id: str = "echo:one") -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def test_a_completion_outside_of_turns_is_in_the_ledger_when_it_returns(place: P
     asyncio.run(main())
 
 
-def test_a_whole_reply_is_given_for_a_request_of_ones_own(place: Place) -> None:
+def test_direct_llm_completion_returns_the_whole_reply_to_a_custom_request(place: Place) -> None:
     """Seed: direct_llm_completion returns the whole reply."""
 
     async def main() -> None:
@@ -87,7 +87,7 @@ def test_a_whole_reply_is_given_for_a_request_of_ones_own(place: Place) -> None:
 
 
 @pytest.mark.parametrize("within", ["a turn", "no turn"])
-def test_a_whole_reply_comes_with_what_it_used_and_cost(memory: Place, within: str) -> None:
+def test_a_whole_reply_comes_with_its_usage_and_cost(memory: Place, within: str) -> None:
     """Bug: the seed's DirectLlmCompletion.usage was missing."""
     found: list[Usage] = []
     request = ModelRequest(messages=[UserMessage(content="x")])
@@ -115,7 +115,7 @@ def test_a_whole_reply_comes_with_what_it_used_and_cost(memory: Place, within: s
 
 
 class Asker(Plugin):
-    """Asks the model from a tool, from a prompt hook and from a task."""
+    """A plugin that calls the model from a tool, from a prompt hook and from a task."""
 
     @hook
     async def prompt_contributor(self, ctx: Any) -> None:
@@ -129,7 +129,7 @@ class Asker(Plugin):
 
     @tool(side_effect="read")
     async def ask_beside(self, ctx: RunContext[None]) -> str:
-        """Ask it from a task."""
+        """Ask the model from a task."""
 
         async def work() -> str:
             return (await ctx.host.direct_completion(DirectRequest(prompt="task"), "task")).text
@@ -139,12 +139,12 @@ class Asker(Plugin):
 
     @action(kind="command")
     async def ask_now(self, ctx: Any) -> str:
-        """Ask it from an action."""
+        """Ask the model from an action."""
         return str((await ctx.host.direct_completion(DirectRequest(prompt="action"), "action")).text)
 
 
 class ObedientCounting(ObedientModel):
-    """An obedient model that uses three tokens a reply."""
+    """An obedient model that uses three tokens per reply."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         async for delta in super().stream(request):
@@ -152,7 +152,7 @@ class ObedientCounting(ObedientModel):
             yield ReplyEnded(text=delta.text, calls=delta.calls, usage=Usage(input=2, output=1))
 
 
-def test_a_completion_in_a_turn_is_on_the_turns_account(place: Place) -> None:
+def test_a_completion_in_a_turn_is_charged_to_the_turn(place: Place) -> None:
     """Ours: the usage is journaled with the turn, and the call counts against its limits."""
 
     async def main() -> None:
@@ -169,7 +169,7 @@ def test_a_completion_in_a_turn_is_on_the_turns_account(place: Place) -> None:
 
 
 def test_a_completion_in_a_turn_obeys_the_turns_limits(place: Place) -> None:
-    """Ours: UsageLimits also apply to model calls of plugins and tools in the turn."""
+    """Ours: UsageLimits also apply to model calls by plugins and tools in the turn."""
 
     async def main() -> None:
         async with staged(place, Asker(), model=ObedientCounting()) as stage:
@@ -180,7 +180,7 @@ def test_a_completion_in_a_turn_obeys_the_turns_limits(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_a_task_asks_is_on_the_sessions_account_whatever_becomes_of_the_turn(place: Place) -> None:
+def test_a_completion_in_a_task_is_charged_to_the_session(place: Place) -> None:
     """Ours: a task is not part of the turn that spawned it."""
 
     async def main() -> None:
@@ -194,7 +194,7 @@ def test_what_a_task_asks_is_on_the_sessions_account_whatever_becomes_of_the_tur
 
 
 class Straggler(Plugin):
-    """A tool that leaves a question behind which is answered after the turn."""
+    """A plugin whose tool makes a model call that is answered after the turn."""
 
     def __init__(self, left: list[asyncio.Task[Any]]) -> None:
         self._left = left
@@ -211,8 +211,8 @@ class Straggler(Plugin):
         return "left"
 
 
-def test_what_comes_after_the_turn_is_not_lost_from_the_ledger(place: Place) -> None:
-    """Ours: a call that began in a turn and ends after it is charged to the session."""
+def test_a_completion_that_ends_after_its_turn_is_not_lost_from_the_ledger(place: Place) -> None:
+    """Ours: a call that begins in a turn and ends after it is charged to the session."""
     left: list[asyncio.Task[Any]] = []
 
     async def main() -> None:
@@ -230,7 +230,7 @@ def test_what_comes_after_the_turn_is_not_lost_from_the_ledger(place: Place) -> 
     asyncio.run(main())
 
 
-def test_another_model_than_the_sessions_is_named_in_the_request(place: Place) -> None:
+def test_a_request_may_name_a_model_other_than_the_sessions(place: Place) -> None:
     """Ours: the ledger names the model."""
 
     async def main() -> None:
@@ -244,14 +244,14 @@ def test_another_model_than_the_sessions_is_named_in_the_request(place: Place) -
 
 
 class BrokenModel(EchoModel):
-    """A model that never ends a reply."""
+    """A model that never finishes a reply."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         yield TextArrived("so")
 
 
-def test_a_completion_that_fails_is_the_models_error_and_is_not_charged(place: Place) -> None:
-    """Ours: a model that fails, a missing source and a missing prompt have their documented errors."""
+def test_a_failed_completion_raises_the_models_error_and_is_not_charged(place: Place) -> None:
+    """Ours: a failing model, a missing source and a missing prompt have their documented errors."""
 
     async def main() -> None:
         async with staged(place, model=BrokenModel()) as stage:

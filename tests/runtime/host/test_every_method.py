@@ -327,7 +327,7 @@ async def _then_with(first: Awaitable[str], second: Callable[[str], Awaitable[ob
 
 
 class Prober(Plugin):
-    """A plugin that makes a call with the host of an action, and keeps its outcome."""
+    """A plugin that makes a call with the host of an action, and keeps the outcome."""
 
     def __init__(self, came: list[object]) -> None:
         self._came = came
@@ -337,7 +337,7 @@ class Prober(Plugin):
 
     @action
     async def hand_out(self, ctx: Any) -> None:
-        """Give the test the host as a plugin has it."""
+        """Give the test the host that the plugin has."""
         self._came.append(ctx.host)
 
     @action
@@ -374,14 +374,14 @@ def test_every_method_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("method", _rows())
-def test_a_plugin_may_call_it(memory: Place, method: str) -> None:
+def test_a_plugin_may_call_every_method(memory: Place, method: str) -> None:
     """Seed: each method has its documented result."""
     answer = _probed(memory, f"{method}.works")
     assert ROWS[method].is_right(answer), answer
 
 
 @pytest.mark.parametrize("method", _rows(failing=True))
-def test_it_fails_with_its_own_error(memory: Place, method: str) -> None:
+def test_every_method_fails_with_its_own_error(memory: Place, method: str) -> None:
     """Seed: each method has its documented error."""
     error = ROWS[method].error
     assert error is not None
@@ -389,7 +389,7 @@ def test_it_fails_with_its_own_error(memory: Place, method: str) -> None:
         _probed(memory, f"{method}.fails")
 
 
-def test_a_stale_branch_is_an_answer_and_not_an_error(memory: Place) -> None:
+def test_a_stale_branch_is_a_result_and_not_an_error(memory: Place) -> None:
     """Seed: AppendSessionNodesResult::StaleBranch is a value."""
 
     async def main() -> None:
@@ -453,7 +453,7 @@ _PLAIN_CALLS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("method", ROWS)
-def test_once_the_runtime_is_closed_it_is_unavailable(memory: Place, method: str) -> None:
+def test_every_method_is_unavailable_after_the_runtime_is_closed(memory: Place, method: str) -> None:
     """Seed: the traits' defaults; a plugin that kept its host gets an error that names the service."""
     came: list[Any] = []
 
@@ -474,7 +474,7 @@ _NEEDS_AGENT = (
 
 
 @pytest.mark.parametrize("method", _NEEDS_AGENT)
-def test_for_a_session_whose_agent_is_not_known_here_it_is_unavailable(place: Place, method: str) -> None:
+def test_methods_are_unavailable_for_a_session_whose_agent_is_unknown(place: Place, method: str) -> None:
     """Ours: a session that is stored but not open here has no tools, no turns and no model."""
 
     async def main() -> None:
@@ -489,7 +489,7 @@ def test_for_a_session_whose_agent_is_not_known_here_it_is_unavailable(place: Pl
 
 
 @pytest.mark.parametrize("method", ["snapshot_session", "list_background_tasks", "monitor_snapshot"])
-def test_what_needs_no_agent_is_to_be_had_for_any_session_of_the_store(place: Place, method: str) -> None:
+def test_methods_that_need_no_agent_work_for_any_stored_session(place: Place, method: str) -> None:
     """Ours: a program that only reads need not know the agent."""
 
     async def main() -> None:
@@ -501,7 +501,7 @@ def test_what_needs_no_agent_is_to_be_had_for_any_session_of_the_store(place: Pl
     asyncio.run(main())
 
 
-def test_a_host_program_has_all_of_it_for_any_session(memory: Place) -> None:
+def test_a_host_program_gets_all_services_of_any_session(memory: Place) -> None:
     """Ours: `Runtime.host` gives a program all services of a session."""
 
     async def main() -> None:

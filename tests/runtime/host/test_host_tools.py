@@ -28,7 +28,7 @@ def _note(body: str) -> PluginNode:
 # Tools
 
 
-def test_the_catalog_is_a_copy_of_what_the_model_is_offered(place: Place) -> None:
+def test_the_catalog_is_a_copy_of_the_tools_offered_to_the_model(place: Place) -> None:
     """Seed: ToolCatalogHost.tool_catalog; changing the returned catalog has no effect."""
 
     async def main() -> None:
@@ -43,7 +43,7 @@ def test_the_catalog_is_a_copy_of_what_the_model_is_offered(place: Place) -> Non
     asyncio.run(main())
 
 
-def test_tool_state_is_read_changed_and_applied_in_its_generation(place: Place) -> None:
+def test_tool_state_is_read_changed_and_applied_within_its_generation(place: Place) -> None:
     """Seed: apply_tool_state refuses the state of an earlier generation."""
 
     async def main() -> None:
@@ -61,7 +61,7 @@ def test_tool_state_is_read_changed_and_applied_in_its_generation(place: Place) 
     asyncio.run(main())
 
 
-def test_availability_is_set_for_all_of_the_named_tools_or_for_none(place: Place) -> None:
+def test_availability_is_set_for_all_named_tools_or_for_none(place: Place) -> None:
     """Seed: set_tools_availability is all or nothing; None clears the setting."""
 
     async def main() -> None:
@@ -81,14 +81,14 @@ def test_availability_is_set_for_all_of_the_named_tools_or_for_none(place: Place
 
 
 class Switch(Plugin):
-    """Turns a tool off before each turn."""
+    """A plugin that turns a tool off before each turn."""
 
     @hook
     async def before_turn(self, ctx: Any) -> None:
         await ctx.host.set_tool_availability(ctx.session_id, "put", ToolAvailability.OFF)
 
 
-def test_a_hook_may_take_a_tool_away_for_the_turn_that_begins(place: Place) -> None:
+def test_a_hook_may_turn_a_tool_off(place: Place) -> None:
     """Seed: TurnHookHost has the tool state, which is stored with the turn."""
 
     async def main() -> None:
@@ -135,7 +135,7 @@ def test_nodes_are_appended_under_the_leaf_or_the_branch_is_stale(place: Place) 
     asyncio.run(main())
 
 
-def test_appending_nothing_changes_nothing_and_what_is_not_a_node_is_refused(memory: Place) -> None:
+def test_appending_nothing_changes_nothing_and_invalid_nodes_are_refused(memory: Place) -> None:
     """Ours: the edge cases of append_session_nodes are defined."""
 
     async def main() -> None:
@@ -155,7 +155,7 @@ def test_appending_nothing_changes_nothing_and_what_is_not_a_node_is_refused(mem
 
 
 class Scribe(Plugin):
-    """Writes into the history from a tool, and into the trace."""
+    """A plugin whose tool writes to the history and to the trace."""
 
     @tool(side_effect="write")
     async def write(self, ctx: RunContext[None], text: str) -> str:
@@ -170,7 +170,7 @@ class Scribe(Plugin):
         return done.leaf_node_id
 
 
-def test_a_tool_may_append_to_its_own_session_in_the_middle_of_a_turn(place: Place) -> None:
+def test_a_tool_may_append_to_its_own_session_during_a_turn(place: Place) -> None:
     """Seed: ToolHookHost has the graph; the turn's own nodes come after the appended ones."""
 
     async def main() -> None:
@@ -185,7 +185,7 @@ def test_a_tool_may_append_to_its_own_session_in_the_middle_of_a_turn(place: Pla
 
 
 class Sink:
-    """Keeps records."""
+    """A trace sink that keeps its records."""
 
     def __init__(self) -> None:
         self.records: list[TraceRecord] = []
@@ -197,7 +197,7 @@ class Sink:
         return [one for one in self.records if one.name == name]
 
 
-def test_a_tool_may_put_records_into_the_trace_of_its_turn(memory: Place) -> None:
+def test_a_tool_may_add_records_to_the_trace_of_its_turn(memory: Place) -> None:
     """Seed: TraceHost never fails."""
     sink = Sink()
 

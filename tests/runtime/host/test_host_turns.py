@@ -45,7 +45,7 @@ def test_a_turn_of_a_child_is_started_and_awaited(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_started_turn_is_on_disk_and_its_events_can_be_read_or_not(place: Place) -> None:
+def test_a_started_turn_is_on_disk_whether_or_not_its_events_are_read(place: Place) -> None:
     """Seed: start_turn_stream; a turn runs whether or not a caller reads its events."""
 
     async def main() -> None:
@@ -65,9 +65,7 @@ def test_a_started_turn_is_on_disk_and_its_events_can_be_read_or_not(place: Plac
     asyncio.run(main())
 
 
-def test_events_that_are_not_read_are_dropped_from_the_oldest_on(
-    memory: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unread_events_are_dropped_oldest_first(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: unread events do not pile up; a late reader learns how many are missing."""
     monkeypatch.setattr(turns_module, "MAX_UNREAD", 2)
 
@@ -84,7 +82,7 @@ def test_events_that_are_not_read_are_dropped_from_the_oldest_on(
     asyncio.run(main())
 
 
-def test_the_same_idempotency_key_is_the_same_turn(place: Place) -> None:
+def test_the_same_idempotency_key_returns_the_same_turn(place: Place) -> None:
     """Seed: SPEC §7 rule 1, an idempotency key names one turn."""
 
     async def main() -> None:
@@ -98,8 +96,8 @@ def test_the_same_idempotency_key_is_the_same_turn(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_turn_is_started_within_its_own_limits(memory: Place) -> None:
-    """Ours: a budget for a child is passed with its turn."""
+def test_a_turn_may_be_started_with_its_own_limits(memory: Place) -> None:
+    """Ours: a child's budget is passed with its turn."""
 
     async def main() -> None:
         model = ScriptedModel([asks(("look", {"what": "a"})), asks(("look", {"what": "b"}))])
@@ -143,7 +141,7 @@ def test_a_turn_that_waits_for_a_person_is_returned_as_waiting(place: Place) -> 
     asyncio.run(main())
 
 
-def test_cancelling_a_turn_twice_is_cancelling_it(place: Place) -> None:
+def test_cancelling_a_turn_twice_has_the_effect_of_cancelling_it_once(place: Place) -> None:
     """Seed: cancel_turn is idempotent; a turn that has ended is not changed."""
 
     async def main() -> None:
@@ -182,11 +180,11 @@ def test_turns_that_do_not_exist_are_not_found(memory: Place) -> None:
     asyncio.run(main())
 
 
-# Waiting for oneself
+# Waiting for itself
 
 
 class Starter(Plugin):
-    """Starts turns from its tools."""
+    """A plugin whose tools start turns."""
 
     @tool(side_effect="read")
     async def ask(self, ctx: RunContext[None], session: str) -> str:
@@ -225,7 +223,7 @@ def test_a_tool_may_start_a_turn_of_a_child_and_wait_for_it(place: Place) -> Non
 
 
 def test_a_turn_cannot_wait_for_a_turn_of_its_own_session(place: Place) -> None:
-    """Ours: the tool gets an error at once, because it would wait for itself for ever."""
+    """Ours: the tool gets an error at once, because it would wait for itself forever."""
 
     async def main() -> None:
         async with staged(place, Starter(), model=ObedientModel()) as stage:
@@ -237,7 +235,7 @@ def test_a_turn_cannot_wait_for_a_turn_of_its_own_session(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_circle_of_turns_that_wait_for_each_other_is_refused_where_it_would_close(place: Place) -> None:
+def test_a_cycle_of_turns_that_wait_for_each_other_is_refused_where_it_would_close(place: Place) -> None:
     """Ours: root waits for other, which would wait for root."""
 
     async def main() -> None:
@@ -253,7 +251,7 @@ def test_a_circle_of_turns_that_wait_for_each_other_is_refused_where_it_would_cl
     asyncio.run(main())
 
 
-def test_work_beside_a_turn_may_start_the_sessions_next_turn(place: Place) -> None:
+def test_a_background_task_may_start_the_sessions_next_turn(place: Place) -> None:
     """Ours: a background task is not part of the turn that spawned it, so it does not wait for itself."""
 
     async def main() -> None:
@@ -267,7 +265,7 @@ def test_work_beside_a_turn_may_start_the_sessions_next_turn(place: Place) -> No
 
 
 def test_waiting_for_a_turn_ends_when_the_runtime_closes(memory: Place) -> None:
-    """Ours: no caller waits for ever for a turn that cannot end."""
+    """Ours: no caller waits forever for a turn that cannot end."""
 
     async def main() -> None:
         model = HeldModel()
@@ -283,8 +281,8 @@ def test_waiting_for_a_turn_ends_when_the_runtime_closes(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_caller_that_gives_up_before_a_turn_has_begun_leaves_none(memory: Place) -> None:
-    """Ours: a caller that is cancelled while the session is busy starts no turn without an owner."""
+def test_a_caller_cancelled_before_its_turn_begins_starts_no_turn(memory: Place) -> None:
+    """Ours: a caller that is cancelled while the session is busy leaves no turn without an owner."""
 
     async def main() -> None:
         model = HeldModel("two")
@@ -304,7 +302,7 @@ def test_a_caller_that_gives_up_before_a_turn_has_begun_leaves_none(memory: Plac
 
 
 class Nested(Plugin):
-    """An action that makes a session and lets it work."""
+    """A plugin whose action creates a session and runs a turn there."""
 
     @action(kind="command", session="required")
     async def delegate(self, ctx: Any, args: str) -> str:
@@ -312,7 +310,7 @@ class Nested(Plugin):
         return str((await ctx.host.start_turn(made.session_id, said(args))).text)
 
 
-def test_an_action_may_make_a_session_and_wait_for_its_turn(place: Place) -> None:
+def test_an_action_may_create_a_session_and_wait_for_its_turn(place: Place) -> None:
     """Seed: PluginActionHost can create sessions and start turns."""
 
     async def main() -> None:
@@ -323,7 +321,7 @@ def test_an_action_may_make_a_session_and_wait_for_its_turn(place: Place) -> Non
     asyncio.run(main())
 
 
-def test_it_is_a_typed_error_that_a_turn_waits_for_itself() -> None:
+def test_the_error_of_a_turn_that_would_wait_for_itself_is_typed() -> None:
     """Ours: the error has a code and a hint."""
     error = TurnWaitsForItself("a", "b")
     assert (error.code, error.awaited) == ("TURN_WAITS_FOR_ITSELF", "b")

@@ -1,4 +1,4 @@
-"""Sessions that plugins and tools make: their beginning, their permissions, and what outlives a process."""
+"""Sessions that plugins and tools create: their initial state, their permissions, and their durability."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from standfast.plugins.session import FULL, PluginSession, SessionAuthority
 
 
 class Placed(Plugin):
-    """Tells where it is."""
+    """A plugin that reports its position among the sessions."""
 
     def __init__(self) -> None:
         self.level = 1
 
     @action
     async def where(self, ctx: Any) -> dict[str, Any]:
-        """Parent, depth, task and option."""
+        """Return parent, depth, task and option."""
         about = self.session.subagent
         return {
             "parent": self.session.parent_session_id,
@@ -63,11 +63,11 @@ def _message(text: str) -> UserMessage:
     return UserMessage(content=text)
 
 
-# What it begins with
+# Initial state
 
 
-def test_a_child_from_nothing_has_no_history_and_knows_its_parent(place: Place) -> None:
-    """Seed: SessionLifecycleHost.create_session makes a child of the current session (SPEC §9)."""
+def test_a_child_without_a_source_has_no_history_and_knows_its_parent(place: Place) -> None:
+    """Seed: SessionLifecycleHost.create_session creates a child of the current session (SPEC §9)."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -82,8 +82,8 @@ def test_a_child_from_nothing_has_no_history_and_knows_its_parent(place: Place) 
     asyncio.run(main())
 
 
-def test_a_root_that_a_session_makes_is_nobodys_child(place: Place) -> None:
-    """Seed: a session is made as a root or as a child."""
+def test_a_root_session_created_by_another_session_has_no_parent(place: Place) -> None:
+    """Seed: a session is created as a root or as a child."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -94,7 +94,7 @@ def test_a_root_that_a_session_makes_is_nobodys_child(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_session_from_the_current_one_stands_over_its_history(place: Place) -> None:
+def test_a_session_from_the_current_one_shares_its_history(place: Place) -> None:
     """Seed: a session may start from the current history, or up to a node of it."""
 
     async def main() -> None:
@@ -113,8 +113,8 @@ def test_a_session_from_the_current_one_stands_over_its_history(place: Place) ->
     asyncio.run(main())
 
 
-def test_a_session_from_another_one_stands_over_that_ones_history(place: Place) -> None:
-    """Seed: a session may start from another session, and is still a child of the one that asks."""
+def test_a_session_from_another_one_shares_that_sessions_history(place: Place) -> None:
+    """Seed: a session may start from another session, and is still a child of the requesting one."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -127,7 +127,7 @@ def test_a_session_from_another_one_stands_over_that_ones_history(place: Place) 
     asyncio.run(main())
 
 
-def test_a_session_from_a_snapshot_begins_with_its_messages_and_its_plugins_state(place: Place) -> None:
+def test_a_session_from_a_snapshot_begins_with_its_messages_and_plugin_state(place: Place) -> None:
     """Seed: a session may start from a snapshot, whose messages are the seed of its first frame."""
 
     async def main() -> None:
@@ -148,7 +148,7 @@ def test_a_session_from_a_snapshot_begins_with_its_messages_and_its_plugins_stat
     asyncio.run(main())
 
 
-def test_a_snapshot_can_be_sent_as_json_and_taken_up_later(place: Place) -> None:
+def test_a_snapshot_can_be_sent_as_json_and_used_later(place: Place) -> None:
     """Ours: a snapshot is a plain value."""
 
     async def main() -> None:
@@ -164,8 +164,8 @@ def test_a_snapshot_can_be_sent_as_json_and_taken_up_later(place: Place) -> None
     asyncio.run(main())
 
 
-def test_a_snapshot_whose_pieces_are_not_in_the_store_is_refused(memory: Place) -> None:
-    """Ours: the session could not be opened again."""
+def test_a_snapshot_whose_blobs_are_not_in_the_store_is_refused(memory: Place) -> None:
+    """Ours: the session could not be reopened."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -183,7 +183,7 @@ def test_a_snapshot_whose_pieces_are_not_in_the_store_is_refused(memory: Place) 
 
 
 @pytest.mark.parametrize("start", [FromNothing(), FromCurrent()])
-def test_plugins_are_fresh_or_have_what_the_parents_remember(place: Place, start: Any) -> None:
+def test_plugins_are_fresh_or_inherit_the_parents_state(place: Place, start: Any) -> None:
     """Seed: plugins are fresh or inherited, including their blobs."""
 
     async def main() -> None:
@@ -203,7 +203,7 @@ def test_plugins_are_fresh_or_have_what_the_parents_remember(place: Place, start
     asyncio.run(main())
 
 
-def test_larger_pieces_of_plugins_are_inherited_as_well(place: Place) -> None:
+def test_plugins_inherit_blobs_as_well(place: Place) -> None:
     """Ours: blobs that the parent has not stored yet are written with the child."""
 
     async def main() -> None:
@@ -215,7 +215,7 @@ def test_larger_pieces_of_plugins_are_inherited_as_well(place: Place) -> None:
     asyncio.run(main())
 
 
-# What it may do
+# Permissions
 
 
 def test_a_child_never_has_more_tools_than_its_parent(place: Place) -> None:
@@ -248,14 +248,14 @@ def test_a_child_never_has_more_tools_than_its_parent(place: Place) -> None:
 
 
 class Maker(Plugin):
-    """Wants another session with each turn, by a directive."""
+    """A plugin that requests another session in each turn, by a directive."""
 
     @hook
     async def before_turn(self, ctx: Any) -> Any:
         return CreateSession(request=SessionRequest(session_id="wanted"))
 
 
-def test_a_session_that_is_made_by_a_directive_has_no_more_tools_either(place: Place) -> None:
+def test_a_session_created_by_a_directive_has_no_more_tools_than_its_parent(place: Place) -> None:
     """Ours: CreateSession cannot bypass a charter."""
 
     async def main() -> None:
@@ -269,7 +269,7 @@ def test_a_session_that_is_made_by_a_directive_has_no_more_tools_either(place: P
     asyncio.run(main())
 
 
-def test_what_a_child_is_made_with_holds_after_a_restart(place: Place) -> None:
+def test_the_charter_of_a_child_survives_a_restart(place: Place) -> None:
     """Ours: the charter is durable: parent, depth, task, options, policy."""
     policy = SessionPolicy(instructions="Be brief.", limits=UsageLimits(max_iterations=3))
     wanted: dict[str, Any] = {
@@ -299,7 +299,7 @@ def test_what_a_child_is_made_with_holds_after_a_restart(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_host_program_forks_a_child_without_its_parent_and_with_the_default_authority(place: Place) -> None:
+def test_a_host_program_forks_a_child_without_a_parent_and_with_the_default_authority(place: Place) -> None:
     """Bug: SPEC §8 says default authority; a fork kept the narrowed one of the child."""
 
     async def main() -> None:
@@ -322,7 +322,7 @@ def test_a_host_program_forks_a_child_without_its_parent_and_with_the_default_au
     asyncio.run(main())
 
 
-def test_a_fork_takes_over_what_the_plugins_remember_where_they_are(
+def test_a_fork_at_the_leaf_copies_plugin_state_in_memory(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bug: nothing used the seed's fork_for_session; forks were always built from the store."""
@@ -358,7 +358,7 @@ def test_a_fork_takes_over_what_the_plugins_remember_where_they_are(
 
 
 @pytest.mark.parametrize("child", [True, False])
-def test_an_inherited_session_is_a_fork_of_the_plugins_with_its_authority(
+def test_an_inherited_session_forks_the_plugins_with_its_authority(
     place: Place, child: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bug: nothing used the seed's fork_for_child_session; state was copied through the store alone."""
@@ -426,7 +426,7 @@ def test_an_inherited_session_is_a_fork_of_the_plugins_with_its_authority(
 
 
 class Inherits(Plugin):
-    """Makes a session in the middle of a turn, and remembers before and after."""
+    """A plugin that creates a session during a turn, and changes its state before and after."""
 
     @tool(side_effect="write")
     async def beget(self, ctx: RunContext[Any]) -> str:
@@ -439,12 +439,12 @@ class Inherits(Plugin):
 
     @action
     async def remembered(self, ctx: Any) -> Any:
-        """What it remembers."""
+        """Return the state."""
         return self.state
 
 
-def test_what_is_inherited_is_of_the_moment_at_which_it_was_asked_for(place: Place) -> None:
-    """Ours: the state is that at the time of the request, in this process and in the next."""
+def test_inherited_state_is_that_at_the_time_of_the_request(place: Place) -> None:
+    """Ours: this holds in the same process and in the next one."""
 
     async def main() -> None:
         async with staged(place, Inherits(), model=ObedientModel()) as stage:
@@ -460,14 +460,14 @@ def test_what_is_inherited_is_of_the_moment_at_which_it_was_asked_for(place: Pla
 
 
 class Unborn(Plugin):
-    """Cannot be built for a child."""
+    """A plugin that cannot be built for a child."""
 
     def session_ready(self, ctx: Any) -> None:
         if ctx.parent_session_id is not None:
             raise RuntimeError("not for children")
 
 
-def test_a_session_whose_plugins_cannot_be_forked_is_not_made(place: Place) -> None:
+def test_a_session_whose_plugins_cannot_be_forked_is_not_created(place: Place) -> None:
     """Ours: the error names the plugin, and no session is left behind."""
 
     async def main() -> None:
@@ -479,8 +479,8 @@ def test_a_session_whose_plugins_cannot_be_forked_is_not_made(place: Place) -> N
     asyncio.run(main())
 
 
-def test_sessions_that_inherited_plugins_are_let_go_of_before_their_first_turn(memory: Place) -> None:
-    """Ours: a host that makes many sessions does not keep the plugins of all of them in memory."""
+def test_sessions_with_inherited_plugins_can_be_evicted_before_their_first_turn(memory: Place) -> None:
+    """Ours: a host that creates many sessions does not keep the plugins of all of them in memory."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -496,7 +496,7 @@ def test_sessions_that_inherited_plugins_are_let_go_of_before_their_first_turn(m
     asyncio.run(main())
 
 
-def test_an_inherited_session_of_another_agent_is_built_of_the_store(memory: Place) -> None:
+def test_an_inherited_session_of_another_agent_is_built_from_the_store(memory: Place) -> None:
     """Ours: plugins are forked only for the same agent; those of another are restored from the store."""
 
     async def main() -> None:
@@ -513,8 +513,8 @@ def test_an_inherited_session_of_another_agent_is_built_of_the_store(memory: Pla
     asyncio.run(main())
 
 
-def test_sessions_are_made_only_so_deep(memory: Place) -> None:
-    """Ours: the depth of sessions is limited."""
+def test_the_depth_of_sessions_is_limited(memory: Place) -> None:
+    """Ours: sessions may be nested 32 levels deep."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -527,8 +527,8 @@ def test_sessions_are_made_only_so_deep(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_the_agent_of_a_child_is_its_parents_or_the_one_that_is_named(memory: Place) -> None:
-    """Ours: an agent that is not known here is an error, not another agent."""
+def test_a_child_may_name_its_agent_which_must_be_known(memory: Place) -> None:
+    """Ours: an unknown agent is an error, and is not replaced by another one."""
 
     async def main() -> None:
         async with staged(memory, agents=True) as stage:
@@ -542,11 +542,11 @@ def test_the_agent_of_a_child_is_its_parents_or_the_one_that_is_named(memory: Pl
     asyncio.run(main())
 
 
-# Once
+# Idempotence
 
 
-def test_the_same_request_under_the_same_id_is_the_same_session(place: Place) -> None:
-    """Ours: a caller that asks again, after a crash for instance, gets the same session, its input once."""
+def test_the_same_request_under_the_same_id_returns_the_same_session(place: Place) -> None:
+    """Ours: a caller that repeats a request, perhaps after a crash, gets the same session, its input once."""
     request = SessionCreateRequest(session_id="child", first_turn_input=_message("go"), task="x")
 
     async def main() -> None:
@@ -562,7 +562,7 @@ def test_the_same_request_under_the_same_id_is_the_same_session(place: Place) ->
     asyncio.run(main())
 
 
-def test_another_request_under_a_known_id_is_refused(place: Place) -> None:
+def test_a_different_request_under_a_known_id_is_refused(place: Place) -> None:
     """Ours: SessionExists is also raised for sessions without a host and for those of another parent."""
 
     async def main() -> None:
@@ -583,7 +583,7 @@ def test_another_request_under_a_known_id_is_refused(place: Place) -> None:
 
 
 def test_concurrent_requests_for_one_session_get_the_same_session(place: Place) -> None:
-    """Ours: a session is made in one transaction."""
+    """Ours: a session is created in one transaction."""
     request = SessionCreateRequest(session_id="child", first_turn_input=_message("go"))
 
     async def main() -> None:
@@ -596,8 +596,8 @@ def test_concurrent_requests_for_one_session_get_the_same_session(place: Place) 
     asyncio.run(main())
 
 
-def test_the_first_turns_input_waits_until_a_caller_takes_it(place: Place) -> None:
-    """Seed: take_first_turn_input; nothing starts by itself, and the input outlives the process."""
+def test_the_input_of_the_first_turn_waits_until_a_caller_takes_it(place: Place) -> None:
+    """Seed: take_first_turn_input; nothing starts by itself, and the input survives the process."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -613,11 +613,11 @@ def test_the_first_turns_input_waits_until_a_caller_takes_it(place: Place) -> No
     asyncio.run(main())
 
 
-# What goes wrong
+# Failures
 
 
-def test_a_session_that_cannot_be_made_leaves_nothing_behind(place: Place) -> None:
-    """Ours: with a wrong id, source or node, no session is made."""
+def test_a_session_that_cannot_be_created_leaves_nothing_behind(place: Place) -> None:
+    """Ours: with a wrong id, source or node, no session is created."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -635,7 +635,7 @@ def test_a_session_that_cannot_be_made_leaves_nothing_behind(place: Place) -> No
     asyncio.run(main())
 
 
-# Who sees whom
+# Visibility
 
 
 async def _family(stage: Stage) -> None:
@@ -645,7 +645,7 @@ async def _family(stage: Stage) -> None:
 
 
 def _plugins_host(stage: Stage, session_id: str) -> Any:
-    """The host as the plugins of a session have it."""
+    """Return the host that a session's plugins have."""
     return stage.runtime._open.hosts_of(session_id).action
 
 
@@ -658,7 +658,7 @@ def _plugins_host(stage: Stage, session_id: str) -> Any:
         ("aa", ["aa"]),
     ],
 )
-def test_a_session_that_was_made_sees_itself_and_what_is_below_it(
+def test_a_child_session_sees_only_itself_and_its_descendants(
     memory: Place, asker: str, sees: list[str]
 ) -> None:
     """Ours: rule 3 of the port, other sessions do not exist for it; the host program sees all of them."""

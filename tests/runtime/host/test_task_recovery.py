@@ -26,7 +26,7 @@ async def _states(runtime: Runtime) -> dict[str, TaskState]:
 
 
 def _killed(child: Callable[..., Any], tmp_path: Path) -> Path:
-    """Return a database whose process was killed in the middle of everything."""
+    """Return a database whose process was killed while everything was running."""
     database = tmp_path / "standfast.db"
     program = child(PROGRAM, database)
     assert program.line() == "ready"
@@ -35,8 +35,8 @@ def _killed(child: Callable[..., Any], tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_after_a_kill_each_task_ends_as_it_should(child: Callable[..., Any], tmp_path: Path) -> None:
-    """Ours: SPEC §9, a task that cannot be resumed is interrupted, any other resumes and ends by itself."""
+def test_after_a_kill_each_task_ends_in_the_right_state(child: Callable[..., Any], tmp_path: Path) -> None:
+    """Ours: SPEC §9, a task that cannot be resumed is interrupted; any other resumes and ends by itself."""
     database = _killed(child, tmp_path)
     expected = {
         "plain": TaskState.FAILED,
@@ -91,10 +91,10 @@ def test_after_a_kill_a_tool_that_waited_for_a_childs_turn_gets_its_result(
 
 
 @pytest.mark.slow
-def test_a_childs_turn_resumes_where_only_its_parents_session_is_opened(
+def test_a_childs_turn_resumes_where_only_its_parents_session_is_open(
     child: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Ours: the agent of a child is found through its parent, also if it was not passed to the runtime."""
+    """Ours: the agent of a child is found through its parent, even if it was not passed to the runtime."""
     database = _killed(child, tmp_path)
 
     async def main() -> None:
@@ -152,7 +152,7 @@ async def _foreign(place: Place, owner: str, **changes: Any) -> TaskRecord:
     return record
 
 
-def test_a_task_of_a_live_process_is_left_to_it_and_told_to_end_by_its_record(place: Place) -> None:
+def test_cancelling_a_task_of_another_process_only_marks_its_record(place: Place) -> None:
     """Ours: cancelling marks the record; the process that runs the task does the rest."""
 
     async def main() -> None:
@@ -169,7 +169,7 @@ def test_a_task_of_a_live_process_is_left_to_it_and_told_to_end_by_its_record(pl
 
 
 def test_a_task_on_another_machine_is_interrupted_after_a_long_silence(place: Place) -> None:
-    """Bug: a task of a machine that had died was never ended, because its process could not be seen."""
+    """Bug: a task of a dead machine never ended, because its process could not be looked up."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -222,7 +222,7 @@ def test_a_runtime_that_leaves_work_to_others_takes_over_no_task(place: Place) -
     asyncio.run(main())
 
 
-def test_a_process_ends_its_task_when_another_one_wants_that(place: Place) -> None:
+def test_a_process_cancels_its_task_at_another_processs_request(place: Place) -> None:
     """Ours: the keeper finds the request in the task's record."""
 
     async def main() -> None:
@@ -251,7 +251,7 @@ def test_a_process_ends_its_task_when_another_one_wants_that(place: Place) -> No
     asyncio.run(main())
 
 
-def test_a_dead_owners_task_that_was_to_end_is_cancelled_not_failed(place: Place) -> None:
+def test_a_dead_owners_task_that_was_being_cancelled_is_cancelled_not_failed(place: Place) -> None:
     """Ours: the task has ended, as the caller requested."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Background tasks: their records, their ends, and how they are cancelled."""
+"""Background tasks: their records, their outcomes, and their cancellation."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def _until_over(stage: Stage, task_id: str = "job") -> TaskRecord:
 # Managed tasks
 
 
-def test_a_managed_task_is_on_record_from_its_beginning_to_its_end(place: Place) -> None:
+def test_a_managed_task_has_a_record_from_its_start_to_its_end(place: Place) -> None:
     """Seed: TaskHost.spawn_managed_task stores the result of the task."""
 
     async def main() -> None:
@@ -98,7 +98,9 @@ def test_a_managed_task_is_on_record_from_its_beginning_to_its_end(place: Place)
         (ToolError("NO_LUCK", "no"), "NO_LUCK"),
     ],
 )
-def test_what_a_managed_task_raises_is_a_typed_failure(memory: Place, raised: Any, code: str) -> None:
+def test_an_exception_of_a_managed_task_becomes_a_typed_failure(
+    memory: Place, raised: Any, code: str
+) -> None:
     """Ours: no exception of a task reaches the runtime."""
 
     async def work() -> None:
@@ -118,7 +120,7 @@ def test_what_a_managed_task_raises_is_a_typed_failure(memory: Place, raised: An
 @pytest.mark.parametrize(
     ("value", "code"), [("x" * 70_000, "RESPONSE_TOO_LARGE"), (object(), "RESULT_NOT_SERIALIZABLE")]
 )
-def test_a_result_that_cannot_be_kept_is_a_failure(memory: Place, value: Any, code: str) -> None:
+def test_a_result_that_cannot_be_stored_is_a_failure(memory: Place, value: Any, code: str) -> None:
     """Ours: results are JSON, at most 64 KB."""
 
     async def work() -> Any:
@@ -135,7 +137,7 @@ def test_a_result_that_cannot_be_kept_is_a_failure(memory: Place, value: Any, co
     asyncio.run(main())
 
 
-def test_an_id_is_unique_among_live_tasks_and_free_again_after_the_end(place: Place) -> None:
+def test_a_task_id_is_unique_among_live_tasks_and_reusable_after_the_end(place: Place) -> None:
     """Seed: SPEC §9, live ids are unique, terminal ones may be reused."""
 
     async def main() -> None:
@@ -156,7 +158,7 @@ def test_an_id_is_unique_among_live_tasks_and_free_again_after_the_end(place: Pl
     asyncio.run(main())
 
 
-def test_a_task_of_no_session_or_with_no_proper_id_is_refused(memory: Place) -> None:
+def test_a_task_without_a_session_or_a_valid_id_is_refused(memory: Place) -> None:
     """Ours: a record that could not be read back is refused before it is written."""
 
     async def main() -> None:
@@ -195,7 +197,7 @@ def test_cancelling_marks_the_record_then_ends_the_task_then_closes_the_record(p
     asyncio.run(main())
 
 
-def test_a_managed_task_can_be_cancelled_while_it_begins(place: Place) -> None:
+def test_a_managed_task_can_be_cancelled_while_it_starts(place: Place) -> None:
     """Ours: whether the start or the cancellation is faster, no task runs without a record."""
 
     async def main() -> None:
@@ -219,8 +221,8 @@ def test_a_managed_task_can_be_cancelled_while_it_begins(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_task_that_swallows_its_cancellation_is_left_behind(place: Place) -> None:
-    """Ours: after a grace period it is cancelled on record, and what it does later changes nothing."""
+def test_a_task_that_ignores_its_cancellation_is_abandoned(place: Place) -> None:
+    """Ours: after a grace period it is recorded as cancelled, and its later actions change nothing."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -238,8 +240,8 @@ def test_a_task_that_swallows_its_cancellation_is_left_behind(place: Place) -> N
     asyncio.run(main())
 
 
-def test_a_registered_task_is_ended_by_the_plugin_that_registered_it(place: Place) -> None:
-    """Seed: register_background_task takes a cancel function; without one nothing is ended."""
+def test_a_registered_task_is_cancelled_by_the_plugin_that_registered_it(place: Place) -> None:
+    """Seed: register_background_task takes a cancel function; without one nothing is cancelled."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -257,7 +259,7 @@ def test_a_registered_task_is_ended_by_the_plugin_that_registered_it(place: Plac
     asyncio.run(main())
 
 
-def test_a_cancel_that_fails_or_hangs_does_not_keep_the_record_open(memory: Place) -> None:
+def test_a_cancel_function_that_fails_or_hangs_does_not_keep_the_record_open(memory: Place) -> None:
     """Ours: the failure is reported, and the task is still cancelled."""
 
     async def broken() -> None:
@@ -298,7 +300,7 @@ def test_a_task_may_cancel_itself(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_task_that_cancels_all_of_them_ends_last(place: Place) -> None:
+def test_a_task_that_cancels_all_tasks_ends_last(place: Place) -> None:
     """Ours: the task reads the states of the others before it is cancelled itself."""
 
     async def main() -> None:
@@ -322,7 +324,7 @@ def test_a_task_that_cancels_all_of_them_ends_last(place: Place) -> None:
 
 
 def test_a_task_may_close_its_own_session(place: Place) -> None:
-    """Ours: closing ends everything but the task itself, which continues."""
+    """Ours: closing ends everything except the task itself, which continues."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -341,7 +343,7 @@ def test_a_task_may_close_its_own_session(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_task_that_is_forgotten_or_completed_by_others_ends_with_the_runtime(memory: Place) -> None:
+def test_an_unregistered_or_completed_task_ends_with_the_runtime(memory: Place) -> None:
     """Ours: no task keeps running in a process without a record."""
 
     async def main() -> None:
@@ -358,8 +360,8 @@ def test_a_task_that_is_forgotten_or_completed_by_others_ends_with_the_runtime(m
     asyncio.run(main())
 
 
-def test_cancelling_a_subagents_task_closes_its_session_and_all_below(place: Place) -> None:
-    """Seed: cancelling a subagent's task closes its session and the sessions below."""
+def test_cancelling_a_subagents_task_closes_its_session_and_all_descendants(place: Place) -> None:
+    """Seed: cancelling a subagent's task closes its session and the sessions below it."""
 
     async def main() -> None:
         model = HeldModel()
@@ -409,7 +411,7 @@ def test_cancelling_a_monitors_task_ends_its_processes(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_all_live_tasks_are_cancelled_at_once_and_the_others_stay(place: Place) -> None:
+def test_all_live_tasks_are_cancelled_together_and_ended_ones_stay_unchanged(place: Place) -> None:
     """Seed: cancel_all_background_tasks returns the tasks that it cancelled."""
 
     async def main() -> None:
@@ -431,7 +433,7 @@ def test_all_live_tasks_are_cancelled_at_once_and_the_others_stay(place: Place) 
 # States
 
 
-def test_a_live_task_is_running_or_idle_and_one_that_is_over_stays_so(place: Place) -> None:
+def test_a_live_task_is_running_or_idle_and_an_ended_one_stays_ended(place: Place) -> None:
     """Seed: transition_background_task_live_state, complete_background_task, unregister_background_task."""
 
     async def main() -> None:
@@ -460,7 +462,7 @@ def test_a_live_task_is_running_or_idle_and_one_that_is_over_stays_so(place: Pla
     asyncio.run(main())
 
 
-def test_a_task_that_is_to_end_does_not_go_back_to_work(memory: Place) -> None:
+def test_a_task_that_is_being_cancelled_does_not_become_running_again(memory: Place) -> None:
     """Ours: a task that learns late of cancel_requested cannot undo it."""
 
     async def main() -> None:
@@ -499,7 +501,7 @@ def test_handles_are_validated_one_by_one(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_tasks_are_handed_to_another_session_all_or_none(place: Place) -> None:
+def test_either_all_tasks_are_transferred_to_another_session_or_none(place: Place) -> None:
     """Seed: transfer_async_handles; a running task keeps running, and ends in its new session."""
 
     async def main() -> None:
@@ -526,8 +528,8 @@ def test_tasks_are_handed_to_another_session_all_or_none(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_tasks_that_no_session_holds_are_cancelled(place: Place) -> None:
-    """Seed: cancel_unreferenced_async_handles cancels all tasks but the named ones."""
+def test_cancelling_unreferenced_handles_spares_the_named_tasks(place: Place) -> None:
+    """Seed: cancel_unreferenced_async_handles cancels all tasks except the named ones."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -543,7 +545,7 @@ def test_tasks_that_no_session_holds_are_cancelled(place: Place) -> None:
 # Hidden tasks
 
 
-def test_hidden_tasks_are_awaited_and_not_listed(place: Place) -> None:
+def test_hidden_tasks_are_awaited_but_not_listed(place: Place) -> None:
     """Seed: spawn_hidden_task and await_hidden_tasks."""
 
     async def main() -> None:
@@ -569,8 +571,8 @@ def test_hidden_tasks_are_awaited_and_not_listed(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_closing_a_runtime_waits_for_hidden_tasks_which_still_have_its_services(place: Place) -> None:
-    """Ours: tasks of a plugin are completed; those that take too long are cancelled."""
+def test_closing_a_runtime_waits_for_hidden_tasks_which_can_still_use_its_services(place: Place) -> None:
+    """Ours: a plugin's tasks are completed; those that take too long are cancelled."""
 
     async def main() -> None:
         wrote: list[str] = []
@@ -594,7 +596,7 @@ def test_closing_a_runtime_waits_for_hidden_tasks_which_still_have_its_services(
 
 
 def test_closing_a_runtime_ends_its_tasks_as_interrupted(place: Place) -> None:
-    """Ours: no task is left running, in the process or on record."""
+    """Ours: no task is left running, in the process or in the store."""
 
     async def main() -> None:
         job = Job()
@@ -613,7 +615,7 @@ def test_closing_a_runtime_ends_its_tasks_as_interrupted(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_deleting_a_session_ends_what_runs_beside_it(place: Place) -> None:
+def test_deleting_a_session_ends_its_tasks(place: Place) -> None:
     """Ours: a task without a session would have no owner."""
 
     async def main() -> None:
@@ -658,7 +660,7 @@ def test_input_for_an_idle_session_waits_for_its_next_turn(place: Place) -> None
 
 
 async def _thousand(stage: Stage) -> dict[str, float]:
-    """Register, list and cancel a thousand tasks; return the CPU time of each, in ms."""
+    """Register, list and cancel a thousand tasks; return the CPU time of each step, in ms."""
     took: dict[str, float] = {}
 
     async def timed(name: str, work: Any) -> Any:
@@ -678,7 +680,7 @@ async def _thousand(stage: Stage) -> dict[str, float]:
     for number in range(1000):
         await host.unregister_background_task("root", f"t{number}")
     for _ in range(20):
-        await asyncio.sleep(0)  # the loop lets go of what has ended
+        await asyncio.sleep(0)  # the loop releases ended tasks
     stage.session._live.forget()
     gc.collect()
     return took
@@ -686,21 +688,21 @@ async def _thousand(stage: Stage) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.sampled(2)
-def test_a_thousand_tasks_take_milliseconds_each_and_leave_no_memory_behind(place: Place) -> None:
-    """Ours: registering, listing and cancelling stay in milliseconds; memory returns to where it was."""
+def test_a_thousand_tasks_take_milliseconds_each_and_leak_no_memory(place: Place) -> None:
+    """Ours: registering, listing and cancelling take milliseconds; memory returns to where it was."""
 
     async def main() -> None:
         others = threading.active_count()
         async with staged(place) as stage:
             tracemalloc.start()
-            await _thousand(stage)  # what is made once is made
+            await _thousand(stage)  # warm up: one-time allocations are done
             held = [tracemalloc.get_traced_memory()[0]]
             for _ in range(3):
                 took = await _thousand(stage)
                 held.append(tracemalloc.get_traced_memory()[0])
             tracemalloc.stop()
             print(place.path and "sqlite", {name: f"{ms:.0f} ms" for name, ms in took.items()}, held)
-            # Tables grow now and then; what leaks grows every time, and here by less than 20 bytes a task.
+            # Tables grow now and then; a leak grows every time, and here by less than 20 bytes per task.
             assert min(after - before for before, after in itertools.pairwise(held)) < 20_000
             assert threading.active_count() < others + 20  # a thousand readers wait for eight threads
             assert max(took.values()) < 10_000  # for all of them together, on a slow machine and traced

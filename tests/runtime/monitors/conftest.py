@@ -1,4 +1,4 @@
-"""Makes the helpers of this directory importable."""
+"""Makes the helper modules in this directory importable."""
 
 from __future__ import annotations
 

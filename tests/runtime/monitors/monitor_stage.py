@@ -1,4 +1,4 @@
-"""What the tests of monitors share: a small host around `Monitors`, and ways to wait for real processes."""
+"""Helpers for tests of monitors: a small host around `Monitors`, and ways to wait for real processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONG_S = 20.0
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for another process."""
+    """Wait until *condition* holds, for example because another process has done something."""
     async with asyncio.timeout(LONG_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
@@ -63,7 +63,7 @@ def pids_in(*files: Path) -> list[int]:
 
 
 class Stage:
-    """A runtime in small: a store, the monitors of one owner, and the inputs that they queue."""
+    """A miniature runtime: a store, the monitors of one owner, and the inputs that they queue."""
 
     def __init__(
         self, store: SessionStore | Path | None = None, clock: Clock | None = None, **how: Any

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 class Ear:
-    """A listener that keeps what it is sent."""
+    """A listener that records its updates."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
@@ -63,10 +63,10 @@ def _whole(command: str | list[str], *, cwd: str | None = None, **env: str) -> E
     return asyncio.run(_run(command, cwd=cwd, **env))
 
 
-# What it says
+# Output
 
 
-def test_output_is_updates_error_output_is_notices_and_the_end_comes_last() -> None:
+def test_output_lines_are_updates_error_lines_are_notices_and_the_end_comes_last() -> None:
     """Seed: each line is an update; an unfinished line counts when the command exits."""
     ear = _whole("echo one; echo two >&2; printf three")
     assert sorted(ear.lines) == [("notice", "two"), ("update", "one"), ("update", "three")]
@@ -80,17 +80,17 @@ def test_the_exit_code_is_reported(command: str, code: int) -> None:
 
 
 def test_a_list_is_a_program_and_its_arguments_without_a_shell() -> None:
-    """Ours: arguments are not expanded by a shell."""
+    """Ours: a shell does not expand the arguments."""
     assert _whole(["printf", "%s\\n", "$HOME *"]).lines == [("update", "$HOME *")]
 
 
-def test_it_runs_in_the_given_directory_and_reads_nothing(tmp_path: Path) -> None:
+def test_a_command_runs_in_the_given_directory_with_empty_input(tmp_path: Path) -> None:
     """Ours: `cwd` is respected; standard input is empty, so that no command waits for it."""
     assert _whole("pwd; cat", cwd=str(tmp_path)).lines == [("update", str(tmp_path))]
 
 
-def test_it_sees_a_small_environment_and_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: SPEC §11, commands do not see the keys of the runtime."""
+def test_a_command_sees_a_small_environment_and_the_given_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: SPEC §11, commands do not see the runtime's API keys."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("LANG", "C.UTF-8")
     seen = [text for _, text in _whole("env", GREETING="hello").lines]
@@ -99,7 +99,7 @@ def test_it_sees_a_small_environment_and_what_it_is_given(monkeypatch: pytest.Mo
     assert not any("secret" in text for text in seen)
 
 
-def test_a_flood_is_read_to_its_end_while_the_loop_keeps_running() -> None:
+def test_a_flood_of_output_is_read_to_its_end_while_the_loop_keeps_running() -> None:
     """Ours: a million lines block no other task, and every one of them is counted."""
 
     async def flood() -> tuple[Ear, float]:
@@ -144,23 +144,25 @@ def test_a_command_that_closes_its_output_keeps_running() -> None:
         (["true", "x" * 3_000_000], None, "Argument list too long"),
     ],
 )
-def test_a_command_that_cannot_be_started_says_why(command: list[str], cwd: str | None, why: str) -> None:
+def test_a_command_that_cannot_be_started_reports_the_reason(
+    command: list[str], cwd: str | None, why: str
+) -> None:
     """Ours: the failure is typed and names the reason."""
     with pytest.raises(CommandNotStarted, match=why) as found:
         _whole(command, cwd=cwd)
     assert found.value.code == "IO_ERROR"
 
 
-def test_nothing_runs_before_it_may(tmp_path: Path) -> None:
+def test_a_command_does_not_run_before_it_is_released(tmp_path: Path) -> None:
     """Ours: the record is written before the command runs; giving up in between leaves no process."""
 
-    async def let_go() -> str:
+    async def give_up() -> str:
         process = MonitorProcess(Command(f"touch {tmp_path / 'ran'}", None, {}), Ear())
         await until(lambda: is_alive(process.mark))
         await process.abandon()
         return process.mark.token
 
-    assert gone(asyncio.run(let_go()))
+    assert gone(asyncio.run(give_up()))
     assert not (tmp_path / "ran").exists()
 
 
@@ -186,7 +188,7 @@ _ENDLESS = {
 
 
 @pytest.mark.parametrize("command", _ENDLESS.values(), ids=_ENDLESS)
-def test_stopping_ends_everything_that_a_command_started(command: str, tmp_path: Path) -> None:
+def test_stopping_ends_every_process_that_a_command_started(command: str, tmp_path: Path) -> None:
     """Seed: SPEC §9, SIGTERM, 200 ms, SIGKILL for the process group, and for processes that left it."""
 
     async def stop() -> tuple[str, float]:
@@ -203,7 +205,7 @@ def test_stopping_ends_everything_that_a_command_started(command: str, tmp_path:
     assert took < 2.0
 
 
-def test_a_command_has_200_ms_to_end_by_itself() -> None:
+def test_a_command_has_200_ms_to_exit_by_itself() -> None:
     """Seed: SIGTERM comes first; output written before the exit is kept."""
 
     async def stop() -> Ear:
@@ -216,21 +218,21 @@ def test_a_command_has_200_ms_to_end_by_itself() -> None:
     assert (ear.lines[-1], ear.ends) == (("update", "bye"), [7])
 
 
-def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+def test_processes_left_behind_by_a_command_end_with_it(tmp_path: Path) -> None:
     """Ours: a monitor ends with its command, even if a child keeps the pipes open."""
     ear = _whole("(trap '' TERM; sleep 1000) & echo $! > A; sh -c 'exit 5'", cwd=str(tmp_path))
     assert ear.ends == [5]
     assert not is_running(*pids_in(tmp_path / "A"))
 
 
-def test_a_child_that_has_not_finished_speaking_may_finish(tmp_path: Path) -> None:
+def test_a_remaining_child_may_write_its_last_output(tmp_path: Path) -> None:
     """Ours: remaining processes get SIGTERM before SIGKILL."""
     child = "trap 'echo last; exit' TERM; echo $$ > A; while :; do sleep 0.01; done"
     ear = _whole(f"({child}) & while ! [ -s A ]; do :; done", cwd=str(tmp_path))
     assert ("update", "last") in ear.lines
 
 
-def test_a_process_that_is_let_go_ends() -> None:
+def test_a_process_ends_when_its_handle_is_dropped() -> None:
     """Ours: a loop that is closed early leaves no process and no warning."""
 
     async def begin() -> str:
@@ -243,7 +245,7 @@ def test_a_process_that_is_let_go_ends() -> None:
     until_now(lambda: gone(token))
 
 
-def test_killing_the_supervisor_ends_what_it_supervised(tmp_path: Path) -> None:
+def test_killing_the_supervisor_ends_its_command(tmp_path: Path) -> None:
     """Ours: killing the supervisor does not free a command from its control."""
 
     async def kill() -> Ear:
@@ -259,7 +261,7 @@ def test_killing_the_supervisor_ends_what_it_supervised(tmp_path: Path) -> None:
     assert not [pid for pid in pids_in(tmp_path / "A", tmp_path / "B") if is_running(pid)]
 
 
-def test_a_supervisor_that_was_stopped_does_not_keep_anything_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_supervisor_keeps_nothing_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: ending the processes does not depend on the supervisor."""
     monkeypatch.setattr("standfast.runtime.monitors.process._PATIENCE_S", 0.1)
 
@@ -273,7 +275,7 @@ def test_a_supervisor_that_was_stopped_does_not_keep_anything_alive(monkeypatch:
     assert gone(asyncio.run(stop()))
 
 
-def test_a_supervisor_that_gets_a_sigterm_takes_everything_along() -> None:
+def test_sigterm_to_the_supervisor_ends_everything() -> None:
     """Ours: SIGTERM to the supervisor stops the monitor."""
 
     async def terminate() -> Ear:
@@ -289,7 +291,7 @@ def test_a_supervisor_that_gets_a_sigterm_takes_everything_along() -> None:
 # Orphans
 
 
-def test_a_pid_that_another_process_was_given_is_never_killed() -> None:
+def test_a_pid_that_was_reused_by_another_process_is_never_killed() -> None:
     """Ours: a matching pid and start time are not enough; only a process with the mark is killed."""
 
     async def look() -> None:
@@ -305,7 +307,7 @@ def test_a_pid_that_another_process_was_given_is_never_killed() -> None:
     asyncio.run(look())
 
 
-def test_a_mark_of_another_machine_is_left_alone() -> None:
+def test_processes_recorded_on_another_machine_are_left_alone() -> None:
     """Ours: process ids of another machine have no meaning here."""
 
     async def look() -> None:

@@ -56,7 +56,7 @@ DAEMON = (
 
 
 class Victim:
-    """A process that runs monitors over a file until it is killed."""
+    """A process that runs monitors on a store file until it is killed."""
 
     def __init__(self, child: Start, home: Path) -> None:
         self._child, self.home = child, home
@@ -85,7 +85,7 @@ def victim(child: Start, tmp_path: Path) -> Victim:
     return Victim(child, tmp_path)
 
 
-def test_a_runtime_that_is_killed_takes_its_commands_along_at_once(victim: Victim) -> None:
+def test_killing_a_runtime_ends_its_commands_at_once(victim: Victim) -> None:
     """Ours: kill -9 of the runtime also ends daemons in their own sessions, before any recovery."""
     victim.start({"id": "m", "command": DAEMON, "cwd": str(victim.home)})
     mark = victim.marks()["m"]
@@ -96,7 +96,7 @@ def test_a_runtime_that_is_killed_takes_its_commands_along_at_once(victim: Victi
     until_now(lambda: gone(mark.token))
 
 
-def test_after_a_restart_one_runs_again_and_the_other_has_failed(victim: Victim) -> None:
+def test_after_a_restart_one_monitor_is_restarted_and_the_other_has_failed(victim: Victim) -> None:
     """Ours: SPEC §9, restarted on restore if requested, else failed as interrupted, never left running."""
     victim.start(
         {"id": "again", "command": "echo up; sleep 1000", "restart": True},
@@ -117,7 +117,7 @@ def test_after_a_restart_one_runs_again_and_the_other_has_failed(victim: Victim)
             assert (await stage.task("again")).owner == stage.owner
             assert await stage.token("again") != marks["again"].token
             await until(lambda: stage.said() == ["up"])
-            # What had woken the session is there to be taken, with the end that no process saw.
+            # The updates that woke the session can be taken, with the end that no process saw.
             texts = await stage.texts()
             assert texts[0] == "up"
             assert "the process that ran the monitor is gone" in texts
@@ -126,7 +126,7 @@ def test_after_a_restart_one_runs_again_and_the_other_has_failed(victim: Victim)
     assert not [mark for mark in victim.marks().values() if is_alive(mark)]
 
 
-def test_a_wake_that_waited_is_still_the_only_one(victim: Victim) -> None:
+def test_a_pending_wake_remains_the_only_one(victim: Victim) -> None:
     """Ours: at most one wake is pending, whichever process dies and when."""
     victim.start({"id": "m", "command": "echo up; sleep 1000", "wake": "queue_turn", "restart": True})
     victim.kill()
@@ -150,7 +150,7 @@ def test_a_wake_that_waited_is_still_the_only_one(victim: Victim) -> None:
     asyncio.run(restart())
 
 
-def test_what_even_the_supervisor_could_not_end_is_ended_by_the_next_runtime(victim: Victim) -> None:
+def test_the_next_runtime_ends_processes_that_the_supervisor_could_not_end(victim: Victim) -> None:
     """Ours: a supervisor that is stopped while its runtime is killed leaves orphans until then."""
     victim.start({"id": "m", "command": DAEMON, "cwd": str(victim.home)})
     mark = victim.marks()["m"]
@@ -169,7 +169,7 @@ def test_what_even_the_supervisor_could_not_end_is_ended_by_the_next_runtime(vic
     assert not any(map(is_running, pids))
 
 
-def test_one_of_several_runtimes_takes_a_monitor_over(victim: Victim) -> None:
+def test_only_one_of_several_runtimes_takes_over_a_monitor(victim: Victim) -> None:
     """Ours: a monitor never runs twice at the same time."""
     victim.start({"id": "m", "command": "echo up; sleep 1000", "restart": True})
     victim.kill()
@@ -184,7 +184,7 @@ def test_one_of_several_runtimes_takes_a_monitor_over(victim: Victim) -> None:
     asyncio.run(restart())
 
 
-def test_starting_an_id_whose_runtime_was_killed_needs_no_recovery_before(victim: Victim) -> None:
+def test_an_id_whose_runtime_was_killed_can_be_started_without_recovery(victim: Victim) -> None:
     """Ours: a dead process does not block the id."""
     victim.start({"id": "m", "command": "echo up; sleep 1000"})
     victim.kill()
@@ -197,7 +197,7 @@ def test_starting_an_id_whose_runtime_was_killed_needs_no_recovery_before(victim
     asyncio.run(restart())
 
 
-def test_one_armed_at_session_start_starts_again_if_the_session_is_opened_at_once(victim: Victim) -> None:
+def test_a_monitor_armed_at_session_start_restarts_if_the_session_is_opened_at_once(victim: Victim) -> None:
     """Bug: its record still said that it ran, so it was not started; then it was closed, and stayed off."""
     victim.start(
         {"id": "armed", "command": "echo up; sleep 1000", "arm": "session_start"},
@@ -216,8 +216,8 @@ def test_one_armed_at_session_start_starts_again_if_the_session_is_opened_at_onc
     asyncio.run(scenario())
 
 
-def test_stopping_one_whose_runtime_was_killed_closes_it(victim: Victim) -> None:
-    """Ours: a monitor that was stopped is not restarted."""
+def test_stopping_a_monitor_whose_runtime_was_killed_closes_it(victim: Victim) -> None:
+    """Ours: a stopped monitor is not restarted."""
     victim.start({"id": "m", "command": "echo up; sleep 1000", "restart": True})
     victim.kill()
 
@@ -254,7 +254,7 @@ asyncio.run(main(sys.argv[1]))
 
 
 @pytest.mark.parametrize("after_s", [0.02, 0.05, 0.1, 0.2, 0.3])
-def test_whenever_the_runtime_is_killed_nothing_is_left(child: Start, tmp_path: Path, after_s: float) -> None:
+def test_nothing_is_left_whenever_the_runtime_is_killed(child: Start, tmp_path: Path, after_s: float) -> None:
     """Ours: a kill while starting, waking, taking or stopping leaves neither a process nor a record."""
     victim = child(BUSY, str(tmp_path / "standfast.db"))
     assert victim.line() == "ready"
@@ -283,8 +283,8 @@ def test_whenever_the_runtime_is_killed_nothing_is_left(child: Start, tmp_path: 
 # Without a crash
 
 
-def test_a_closed_runtime_leaves_what_is_to_go_on_armed(tmp_path: Path) -> None:
-    """Ours: restart also applies after a runtime was closed; meanwhile the monitor is not running."""
+def test_a_closed_runtime_leaves_restartable_monitors_armed(tmp_path: Path) -> None:
+    """Ours: `restart` also applies after a runtime was closed; meanwhile the monitor is not running."""
     database = tmp_path / "standfast.db"
 
     async def whole() -> None:
@@ -302,8 +302,8 @@ def test_a_closed_runtime_leaves_what_is_to_go_on_armed(tmp_path: Path) -> None:
     asyncio.run(whole())
 
 
-def test_a_runtime_that_does_not_know_the_session_arms_what_another_left(victim: Victim) -> None:
-    """Ours: it is not listed as running, and a process that knows the session starts it."""
+def test_a_runtime_that_does_not_know_the_session_arms_monitors_of_a_dead_one(victim: Victim) -> None:
+    """Ours: the monitor is not listed as running, and a process that knows the session starts it."""
     victim.start({"id": "m", "command": "echo up; sleep 1000", "restart": True})
     victim.kill()
 
@@ -317,7 +317,7 @@ def test_a_runtime_that_does_not_know_the_session_arms_what_another_left(victim:
     asyncio.run(restart())
 
 
-def test_a_machine_that_is_silent_for_long_has_lost_its_monitors(tmp_path: Path) -> None:
+def test_monitors_of_a_machine_that_is_silent_for_long_have_failed(tmp_path: Path) -> None:
     """Ours: after a reboot no process can prove that the old one is dead, but it no longer writes."""
 
     async def whole() -> None:
@@ -335,8 +335,8 @@ def test_a_machine_that_is_silent_for_long_has_lost_its_monitors(tmp_path: Path)
     asyncio.run(whole())
 
 
-def test_a_monitor_that_says_nothing_is_written_again_now_and_then(tmp_path: Path) -> None:
-    """Ours: other processes see by its record that its owner is alive."""
+def test_the_record_of_a_silent_monitor_is_refreshed_now_and_then(tmp_path: Path) -> None:
+    """Ours: other processes see from its record that its owner is alive."""
 
     async def whole() -> None:
         clock = FakeClock()

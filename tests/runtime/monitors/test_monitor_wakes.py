@@ -1,4 +1,4 @@
-"""Wakes: when a monitor queues a turn, what it reports, and that at most one is pending."""
+"""Wakes: when a monitor queues a turn, what the wake reports, and that at most one is pending."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOLLOW = "exec tail -n +1 -f log"
 
 @pytest.fixture(params=["memory", "sqlite"])
 def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], None]:
-    """Plays a scene in which a monitor follows the file `log`."""
+    """Return a function that runs a scene in which a monitor follows the file `log`."""
     (tmp_path / "log").touch()
 
     def played(scene: Play) -> None:
@@ -58,7 +58,7 @@ async def _begin_turn(stage: Stage) -> str:
     return item.message.content
 
 
-def test_an_update_queues_a_turn_that_names_the_monitor_and_tells_it(
+def test_an_update_queues_a_turn_that_names_the_monitor_and_reports_the_update(
     play: Callable[[Play], None], say: Callable[[str], None]
 ) -> None:
     """Seed: the wake policy `queue_turn` queues a turn for an update."""
@@ -73,10 +73,10 @@ def test_an_update_queues_a_turn_that_names_the_monitor_and_tells_it(
     play(scene)
 
 
-def test_three_updates_to_an_idle_session_are_three_turns(
+def test_three_updates_to_an_idle_session_cause_three_turns(
     play: Callable[[Play], None], say: Callable[[str], None]
 ) -> None:
-    """Ours: each wake reports what the one before did not."""
+    """Ours: each wake reports the updates since the previous one."""
 
     async def scene(stage: Stage) -> None:
         told = []
@@ -90,7 +90,7 @@ def test_three_updates_to_an_idle_session_are_three_turns(
     play(scene)
 
 
-def test_one_wake_waits_until_its_turn_begins_and_the_next_tells_the_rest(
+def test_one_wake_is_pending_until_its_turn_begins_and_the_next_reports_the_rest(
     play: Callable[[Play], None], say: Callable[[str], None]
 ) -> None:
     """Ours: SPEC §9, one pending wake; a busy session is not flooded, and every update is reported."""
@@ -117,7 +117,7 @@ def test_one_wake_waits_until_its_turn_begins_and_the_next_tells_the_rest(
 def test_taking_the_updates_acknowledges_the_wake(
     play: Callable[[Play], None], say: Callable[[str], None]
 ) -> None:
-    """Seed: a wake is pending until acknowledged; a wake for updates that were taken would be empty."""
+    """Seed: a wake is pending until acknowledged; a wake for updates already taken would be empty."""
 
     async def scene(stage: Stage) -> None:
         say("one")
@@ -134,10 +134,10 @@ def test_taking_the_updates_acknowledges_the_wake(
     play(scene)
 
 
-def test_updates_that_the_woken_turn_takes_cause_no_further_wake(
+def test_updates_taken_by_the_woken_turn_cause_no_further_wake(
     play: Callable[[Play], None], say: Callable[[str], None]
 ) -> None:
-    """Ours: a turn that takes the updates that came while it ran needs no wake for them."""
+    """Ours: a turn that takes the updates that arrived while it ran needs no wake for them."""
 
     async def scene(stage: Stage) -> None:
         say("one")
@@ -178,7 +178,7 @@ def test_the_pending_wake_reports_the_end(play: Callable[[Play], None], tmp_path
         ("sleep 1000", 30, "It has ended: timed out after 30 ms."),
     ],
 )
-def test_an_end_without_a_request_wakes(command: str, timeout_ms: int, told: str) -> None:
+def test_an_end_that_was_not_requested_wakes_the_session(command: str, timeout_ms: int, told: str) -> None:
     """Ours: an agent that waits for a build learns that it has ended."""
 
     async def whole() -> None:
@@ -190,7 +190,7 @@ def test_an_end_without_a_request_wakes(command: str, timeout_ms: int, told: str
     asyncio.run(whole())
 
 
-def test_notices_a_stop_and_a_close_cause_no_wake() -> None:
+def test_notices_stops_and_closes_cause_no_wake() -> None:
     """Ours: notices come with the next wake; a caller that stops a monitor needs no wake."""
 
     async def whole() -> None:
@@ -207,7 +207,7 @@ def test_notices_a_stop_and_a_close_cause_no_wake() -> None:
 
 
 def test_a_wake_that_could_not_be_queued_is_queued_later() -> None:
-    """Ours: a store that fails for a while loses no wake."""
+    """Ours: a temporary failure of the store loses no wake."""
 
     async def whole() -> None:
         async with Stage() as stage:
@@ -227,7 +227,7 @@ def test_a_wake_that_could_not_be_queued_is_queued_later() -> None:
     asyncio.run(whole())
 
 
-def test_a_wake_that_was_queued_but_not_written_down_is_not_queued_twice() -> None:
+def test_a_wake_that_was_queued_but_not_recorded_is_not_queued_twice() -> None:
     """Ours: a process that dies between the two leaves one wake, which the next process finds."""
 
     async def whole() -> None:
@@ -241,7 +241,7 @@ def test_a_wake_that_was_queued_but_not_written_down_is_not_queued_twice() -> No
             await stage.start("echo one; sleep 1000", wake="queue_turn")
             await until(lambda: stage.wakes)
             watch = next(iter(stage.monitors._watches.values()))
-            async with watch.lock:  # as a process that has lost its memory would have it
+            async with watch.lock:  # as a new process would see it, without this one's memory
                 watch.wake, watch.wakes, watch.told = None, 0, 0
             stage.store.change_task = change  # type: ignore[method-assign]
             await stage.monitors.recover()
@@ -255,7 +255,7 @@ def test_a_wake_that_was_queued_but_not_written_down_is_not_queued_twice() -> No
     asyncio.run(whole())
 
 
-def test_a_long_story_is_shortened() -> None:
+def test_a_long_report_is_shortened() -> None:
     """Ours: a log must not fill a turn; a model that wants all of it takes the updates."""
     updates = [
         MonitorUpdate(monitor_id="m", seq=n, at_ms=0, kind="update", text=f"{n} " + "x" * 600)

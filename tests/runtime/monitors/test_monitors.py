@@ -1,4 +1,4 @@
-"""Monitors over a store: their life, their ids, their updates, and what other processes see."""
+"""Monitors over a store: their life cycle, their ids, their updates, and what other processes see."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDLESS = "echo up; sleep 1000"
 
 @pytest.fixture(params=["memory", "sqlite"])
 def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], None]:
-    """Plays a scene on a stage whose store is in memory, and in a file."""
+    """Return a function that runs a scene on a store in memory, and on one in a file."""
 
     def played(scene: Play) -> None:
         async def whole() -> None:
@@ -37,10 +37,10 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Non
     return played
 
 
-# Its course
+# Life cycle
 
 
-def test_a_monitor_runs_says_something_and_exits(play: Callable[[Play], None]) -> None:
+def test_a_monitor_runs_writes_output_and_exits(play: Callable[[Play], None]) -> None:
     """Seed: the host has start_monitor, monitor_snapshot and take_monitor_updates."""
 
     async def scene(stage: Stage) -> None:
@@ -61,7 +61,9 @@ def test_a_monitor_runs_says_something_and_exits(play: Callable[[Play], None]) -
     play(scene)
 
 
-def test_updates_are_taken_once_while_it_runs_and_observed_as_they_come(play: Callable[[Play], None]) -> None:
+def test_updates_are_taken_once_while_the_monitor_runs_and_observed_as_they_arrive(
+    play: Callable[[Play], None],
+) -> None:
     """Seed: a batch has the updates since the last one; observers get each update as well."""
 
     async def scene(stage: Stage) -> None:
@@ -75,7 +77,7 @@ def test_updates_are_taken_once_while_it_runs_and_observed_as_they_come(play: Ca
     play(scene)
 
 
-def test_the_ring_keeps_the_last_and_tells_what_is_lost(play: Callable[[Play], None]) -> None:
+def test_the_ring_keeps_the_last_updates_and_counts_the_lost_ones(play: Callable[[Play], None]) -> None:
     """Seed: SPEC §9, a ring keeps the last 128 updates."""
 
     async def scene(stage: Stage) -> None:
@@ -89,7 +91,7 @@ def test_the_ring_keeps_the_last_and_tells_what_is_lost(play: Callable[[Play], N
     play(scene)
 
 
-def test_stopping_ends_it_and_is_harmless_twice(play: Callable[[Play], None]) -> None:
+def test_stopping_ends_a_monitor_and_is_idempotent(play: Callable[[Play], None]) -> None:
     """Seed: stop_monitor is idempotent; an ended monitor is not changed."""
 
     async def scene(stage: Stage) -> None:
@@ -108,7 +110,7 @@ def test_stopping_ends_it_and_is_harmless_twice(play: Callable[[Play], None]) ->
     play(scene)
 
 
-def test_its_time_is_limited(play: Callable[[Play], None]) -> None:
+def test_the_run_time_of_a_monitor_is_limited(play: Callable[[Play], None]) -> None:
     """Seed: SPEC §9, `timeout_ms` limits how long a monitor runs."""
 
     async def scene(stage: Stage) -> None:
@@ -123,7 +125,7 @@ def test_its_time_is_limited(play: Callable[[Play], None]) -> None:
     play(scene)
 
 
-def test_a_command_that_cannot_be_started_has_failed(play: Callable[[Play], None]) -> None:
+def test_a_monitor_whose_command_cannot_be_started_has_failed(play: Callable[[Play], None]) -> None:
     """Ours: the caller sees the failure at once, and no wake is queued."""
 
     async def scene(stage: Stage) -> None:
@@ -138,7 +140,7 @@ def test_a_command_that_cannot_be_started_has_failed(play: Callable[[Play], None
     play(scene)
 
 
-def test_a_supervisor_that_cannot_be_started_is_a_failure_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_monitor_whose_supervisor_cannot_be_started_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: if the process table is full, the record says so."""
     monkeypatch.setattr("sys.executable", "/no/such/python")
 
@@ -162,8 +164,8 @@ def test_a_supervisor_that_cannot_be_started_is_a_failure_as_well(monkeypatch: p
         {"env": {"A": 1}},
     ],
 )
-def test_a_spec_is_checked(spec: dict[str, Any]) -> None:
-    """Ours: the limit is 3,600,000 ms; an invalid spec is refused, decoded or constructed."""
+def test_an_invalid_spec_is_refused(spec: dict[str, Any]) -> None:
+    """Ours: the limit is 3,600,000 ms; an invalid spec is refused, whether decoded or constructed."""
 
     async def whole() -> None:
         async with Stage() as stage:
@@ -178,8 +180,10 @@ def test_a_spec_is_checked(spec: dict[str, Any]) -> None:
 # Ids
 
 
-def test_an_id_is_that_of_one_live_monitor_and_free_after_its_end(play: Callable[[Play], None]) -> None:
-    """Ours: SPEC §9, live ids are unique, those of ended tasks may be used again."""
+def test_a_monitor_id_is_unique_among_live_monitors_and_reusable_after_the_end(
+    play: Callable[[Play], None],
+) -> None:
+    """Ours: SPEC §9, live ids are unique; those of ended tasks may be used again."""
 
     async def scene(stage: Stage) -> None:
         await stage.start("echo first")
@@ -194,7 +198,7 @@ def test_an_id_is_that_of_one_live_monitor_and_free_after_its_end(play: Callable
     play(scene)
 
 
-def test_of_many_that_start_one_id_concurrently_one_wins(play: Callable[[Play], None]) -> None:
+def test_only_one_of_many_concurrent_starts_of_an_id_wins(play: Callable[[Play], None]) -> None:
     """Ours: the processes of the other callers are ended."""
 
     async def scene(stage: Stage) -> None:
@@ -206,7 +210,7 @@ def test_of_many_that_start_one_id_concurrently_one_wins(play: Callable[[Play], 
     play(scene)
 
 
-def test_a_session_that_does_not_exist_has_no_monitors(play: Callable[[Play], None]) -> None:
+def test_a_missing_session_has_no_monitors(play: Callable[[Play], None]) -> None:
     """Ours: no process is started for an unknown session."""
 
     async def scene(stage: Stage) -> None:
@@ -218,10 +222,10 @@ def test_a_session_that_does_not_exist_has_no_monitors(play: Callable[[Play], No
     play(scene)
 
 
-def test_monitors_are_listed_in_the_order_in_which_they_were_started_first(
+def test_monitors_are_listed_in_the_order_of_their_first_start(
     play: Callable[[Play], None],
 ) -> None:
-    """Seed: the snapshot's order does not change when one is started again."""
+    """Seed: the snapshot's order does not change when a monitor is started again."""
 
     async def scene(stage: Stage) -> None:
         stage.clock = clock = FakeClock()
@@ -237,10 +241,10 @@ def test_monitors_are_listed_in_the_order_in_which_they_were_started_first(
     play(scene)
 
 
-# Armed at the start of a session
+# Armed at session start
 
 
-def test_what_is_armed_is_started_once_when_the_session_is_opened(play: Callable[[Play], None]) -> None:
+def test_an_armed_monitor_is_started_once_when_the_session_is_opened(play: Callable[[Play], None]) -> None:
     """Seed: SPEC §9, a monitor is armed manually or at session start."""
 
     async def scene(stage: Stage) -> None:
@@ -257,7 +261,7 @@ def test_what_is_armed_is_started_once_when_the_session_is_opened(play: Callable
     play(scene)
 
 
-def test_the_next_runtime_starts_it_again_without_being_told_unless_it_was_stopped(tmp_path: Path) -> None:
+def test_the_next_runtime_restarts_an_armed_monitor_unless_it_was_stopped(tmp_path: Path) -> None:
     """Ours: whether a monitor is armed is stored."""
 
     async def whole() -> None:
@@ -276,7 +280,7 @@ def test_the_next_runtime_starts_it_again_without_being_told_unless_it_was_stopp
 # Closing and forgetting
 
 
-def test_closing_ends_every_process_and_says_so(tmp_path: Path) -> None:
+def test_closing_ends_every_process_and_records_it(tmp_path: Path) -> None:
     """Ours: no process is left, and none is listed as running."""
 
     async def whole() -> None:
@@ -304,7 +308,7 @@ def _closed(stage: Stage) -> Stage:
     return stage
 
 
-def test_a_start_that_is_under_way_when_the_runtime_closes_leaves_nothing(tmp_path: Path) -> None:
+def test_a_start_in_progress_when_the_runtime_closes_leaves_nothing(tmp_path: Path) -> None:
     """Ours: this includes a start whose caller no longer waits."""
 
     async def whole() -> None:
@@ -321,7 +325,7 @@ def test_a_start_that_is_under_way_when_the_runtime_closes_leaves_nothing(tmp_pa
     asyncio.run(whole())
 
 
-def test_a_session_that_is_forgotten_or_gone_has_no_processes(play: Callable[[Play], None]) -> None:
+def test_deleting_a_session_ends_its_monitor_processes(play: Callable[[Play], None]) -> None:
     """Ours: deleting a session, in this process or another, ends its monitors."""
 
     async def scene(stage: Stage) -> None:
@@ -340,11 +344,11 @@ def test_a_session_that_is_forgotten_or_gone_has_no_processes(play: Callable[[Pl
     play(scene)
 
 
-# What others do
+# Other processes
 
 
-def test_a_monitor_that_another_process_wants_to_end_is_ended(play: Callable[[Play], None]) -> None:
-    """Ours: another process can only ask; the one that runs it ends it."""
+def test_a_monitor_is_stopped_at_another_processs_request(play: Callable[[Play], None]) -> None:
+    """Ours: another process can only request the stop; the one that runs the monitor ends it."""
 
     async def scene(stage: Stage) -> None:
         other = Stage(stage.store)
@@ -360,7 +364,7 @@ def test_a_monitor_that_another_process_wants_to_end_is_ended(play: Callable[[Pl
     play(scene)
 
 
-def test_a_record_that_was_closed_over_its_head_ends_the_process(play: Callable[[Play], None]) -> None:
+def test_closing_a_record_from_outside_ends_the_process(play: Callable[[Play], None]) -> None:
     """Ours: the record decides; a process that lost it ends its command."""
 
     async def scene(stage: Stage) -> None:
@@ -376,7 +380,7 @@ def test_a_record_that_was_closed_over_its_head_ends_the_process(play: Callable[
     play(scene)
 
 
-def test_what_another_process_takes_is_taken(play: Callable[[Play], None]) -> None:
+def test_updates_taken_by_another_process_are_not_taken_again(play: Callable[[Play], None]) -> None:
     """Ours: the turn that a monitor wakes may run in another process; the updates are stored."""
 
     async def scene(stage: Stage) -> None:
@@ -397,7 +401,7 @@ def test_what_another_process_takes_is_taken(play: Callable[[Play], None]) -> No
     play(scene)
 
 
-def test_a_monitor_can_be_given_to_another_session(play: Callable[[Play], None]) -> None:
+def test_a_monitor_can_be_transferred_to_another_session(play: Callable[[Play], None]) -> None:
     """Seed: transfer_async_handles; the process keeps running, and its updates go to the other session."""
 
     async def scene(stage: Stage) -> None:
@@ -413,7 +417,7 @@ def test_a_monitor_can_be_given_to_another_session(play: Callable[[Play], None])
     play(scene)
 
 
-def test_a_task_that_only_calls_itself_a_monitor_is_none_of_ours(play: Callable[[Play], None]) -> None:
+def test_a_task_that_only_claims_to_be_a_monitor_is_not_treated_as_one(play: Callable[[Play], None]) -> None:
     """Ours: it is not listed, and fails when its owner is gone, like any task."""
 
     async def scene(stage: Stage) -> None:
@@ -437,10 +441,10 @@ def test_a_task_that_only_calls_itself_a_monitor_is_none_of_ours(play: Callable[
     play(scene)
 
 
-# Many
+# Many monitors
 
 
-def test_many_monitors_leave_neither_processes_nor_descriptors() -> None:
+def test_many_monitors_leak_neither_processes_nor_descriptors() -> None:
     """Ours: starting and stopping monitors all day must not leak resources."""
 
     async def whole() -> None:
@@ -456,7 +460,7 @@ def test_many_monitors_leave_neither_processes_nor_descriptors() -> None:
     asyncio.run(whole())
 
 
-# A store that fails
+# Failures of the store
 
 
 def test_the_end_is_written_once_the_store_works_again() -> None:

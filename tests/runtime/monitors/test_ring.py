@@ -1,4 +1,4 @@
-"""The ring of updates."""
+"""The ring buffer of updates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _fill(ring: UpdateRing, count: int, text: str = "x") -> UpdateRing:
     return ring
 
 
-def test_the_last_updates_stay_and_the_lost_are_counted_until_they_are_taken() -> None:
+def test_the_last_updates_are_kept_and_the_lost_ones_counted_until_the_updates_are_taken() -> None:
     """Ours: SPEC §9, a ring of 128 updates; the reader learns how many are missing."""
     ring = _fill(UpdateRing(), RING + 3)
     taken, lost = _take(ring)
@@ -26,8 +26,8 @@ def test_the_last_updates_stay_and_the_lost_are_counted_until_they_are_taken() -
     assert _take(ring) == ((), 0)
 
 
-def test_what_was_skipped_has_numbers_and_is_lost() -> None:
-    """Ours: numbers count all updates, also those that were never read."""
+def test_skipped_updates_are_numbered_and_counted_as_lost() -> None:
+    """Ours: numbers count all updates, even those that were never read."""
     ring = _fill(UpdateRing(), 1)
     ring.skip(10)
     _fill(ring, RING)
@@ -35,14 +35,14 @@ def test_what_was_skipped_has_numbers_and_is_lost() -> None:
     assert (taken[0].seq, lost) == (12, 11)
 
 
-def test_numbers_go_on_where_another_process_ended() -> None:
+def test_numbering_continues_where_another_process_stopped() -> None:
     """Ours: the number of an update never changes."""
     before = _fill(UpdateRing(), 2)
     assert [it.seq for it in _fill(UpdateRing(before.updates), 1).updates] == [1, 2, 3]
     assert [it.seq for it in _fill(UpdateRing(seq=7), 1).updates] == [8]
 
 
-def test_what_was_taken_elsewhere_is_dropped_and_what_came_since_stays() -> None:
+def test_updates_taken_elsewhere_are_dropped_and_newer_ones_kept() -> None:
     """Ours: a turn of another process may take the updates."""
     ring = _fill(UpdateRing(), 5)
     assert [it.seq for it in ring.after(3)] == [4, 5]
@@ -50,7 +50,7 @@ def test_what_was_taken_elsewhere_is_dropped_and_what_came_since_stays() -> None
     assert [it.seq for it in ring.updates] == [4, 5]
 
 
-def test_what_is_written_down_is_bounded_and_the_newest_comes_first() -> None:
+def test_the_stored_updates_are_bounded_and_the_newest_take_precedence() -> None:
     """Ours: a record stays small, whatever a command writes."""
     ring = _fill(UpdateRing(), RING, "y" * 1_000)
     found = kept(ring.updates)

@@ -1,4 +1,4 @@
-"""Monitors through `Runtime`: tools start them, they wake sessions that are idle, and survive a kill -9."""
+"""Monitors through `Runtime`: tools start them, they wake idle sessions, and they survive a kill -9."""
 
 from __future__ import annotations
 
@@ -122,12 +122,12 @@ asyncio.run(main(Path(sys.argv[1])))
 
 
 @pytest.mark.parametrize("opens", [True, False])
-def test_killing_the_runtime_leaves_no_orphan_and_no_monitor_wrongly_running(
+def test_killing_the_runtime_leaves_no_orphan_and_no_monitor_listed_as_running(
     child: Start, tmp_path: Path, opens: bool
 ) -> None:
     """Ours: after SIGKILL of the runtime, a restart finds a consistent state.
 
-    The session need not be opened, if its agent is known.
+    The session need not be opened if its agent is known.
     """
     log = tmp_path / "log"
     log.touch()
@@ -167,7 +167,7 @@ def test_killing_the_runtime_leaves_no_orphan_and_no_monitor_wrongly_running(
             assert once is not None
             assert once.error is not None
             assert (once.state, once.error.code) == (TaskState.FAILED, "INTERRUPTED")
-        # A closed runtime has nothing that runs.
+        # A closed runtime has no running monitors.
 
     asyncio.run(restart())
 
