@@ -1,4 +1,4 @@
-"""What several test files share: samples of large tables, fresh session ids, a clock, child processes."""
+"""Shared by several test files: samples of large tables, fresh session ids, a clock, child processes."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _times = times.read()
 _SERVERS = {"postgres", "s3"}
 
 SEED = os.environ.setdefault("STANDFAST_TEST_SEED", str(date.today().toordinal()))
-"""A number selects the sample that a run takes of large tables and of crash points; `all` takes everything.
+"""The number that selects a run's sample of large tables and crash points; `all` selects everything.
 
-It changes every day, so that `make test` comes to every case in time. Workers inherit the variable.
+It changes every day, so that `make test` reaches every case in time. Workers inherit the variable.
 """
 
 
 def places(name: str, step: int) -> tuple[int, int]:
-    """Return the first place, from 0, in the sample of the table *name*, and the distance to the next."""
+    """Return the first position, from 0, in the sample of the table *name*, and the distance to the next."""
     return (0, 1) if SEED == "all" else ((int(SEED) + zlib.crc32(name.encode())) % step, step)
 
 
-@pytest.hookimpl(trylast=True)  # what was selected by name or mark is a table of its own
+@pytest.hookimpl(trylast=True)  # tests selected by name or mark form their own table
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep every n-th case of a test marked `sampled(n)`, and at least one for each value of `each`."""
     tables: dict[str, list[pytest.Item]] = defaultdict(list)
@@ -90,18 +90,18 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark a test as slow if it is listed as such, or needs a server of PostgreSQL or S3."""
+    """Mark a test as slow if it is listed as such, or needs a PostgreSQL or S3 server."""
     needs = set(getattr(item, "fixturenames", ()))
     if (
         spec := getattr(item, "callspec", None)
-    ) is not None:  # a fixture may ask for what its parameter names
+    ) is not None:  # a fixture may request the one that its parameter names
         needs.update(value for value in spec.params.values() if isinstance(value, str))
     if times.of(item, _times) > 0 or not needs.isdisjoint(_SERVERS):
         item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was collected out of every later garbage collection: 19,000 tests live to the end."""
+    """Exclude the collected tests from every later garbage collection: 19,000 tests live to the end."""
     gc.collect()
     gc.freeze()
 
@@ -118,7 +118,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def sampled(request: pytest.FixtureRequest) -> Callable[[int], slice]:
-    """Returns the slice of a list that is in this test's sample: every *step*-th item, or all."""
+    """Return a function that slices a list to this test's sample: every *step*-th item, or all."""
 
     def every(step: int) -> slice:
         start, distance = places(request.node.nodeid, step)
@@ -129,11 +129,11 @@ def sampled(request: pytest.FixtureRequest) -> Callable[[int], slice]:
 
 @pytest.fixture
 def load() -> Callable[[int, int], int]:
-    """Returns the size of a load: *whole* in `make test-all`, *part* in `make test`."""
+    """Return the function that selects a load: *whole* in `make test-all`, *part* in `make test`."""
     return lambda whole, part: whole if SEED == "all" else part
 
 
-# How long an example takes says nothing on a busy machine; Hypothesis's own profile for CI does the same.
+# The duration of an example means nothing on a busy machine; Hypothesis's own CI profile does the same.
 settings.register_profile(
     "untimed",
     deadline=None,
@@ -142,12 +142,12 @@ settings.register_profile(
 )
 settings.load_profile("untimed")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for whatever a script starts in the background
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a script's background processes
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children would inherit it
 
 
 class Child:
-    """A Python process of its own group, so that it can be killed with everything it started.
+    """A Python process in its own group, so that it can be killed with everything it started.
 
     It is forked from one that has imported Standfast, unless it must be a *fresh* child of this process.
     """
@@ -167,7 +167,7 @@ class Child:
         )
 
     def line(self) -> str:
-        """The next line it prints."""
+        """Return the next line that it prints."""
         assert self.process.stdout is not None
         text = self.process.stdout.readline()
         if not text:
@@ -176,13 +176,13 @@ class Child:
         return text.rstrip("\n")
 
     def output(self, timeout: float = 30) -> str:
-        """Everything it prints, once it has ended well."""
+        """Return its whole output once it has ended successfully."""
         out, err = self.process.communicate(timeout=timeout)
         assert self.process.returncode == 0, err
         return out
 
     def kill(self) -> None:
-        """SIGKILL the whole group; harmless once it is gone."""
+        """Kill the whole group with SIGKILL; harmless if it has already ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(timeout=10)
@@ -196,20 +196,20 @@ class Child:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL server for all tests of this process."""
+    """Start a PostgreSQL server for all tests of this process."""
     with PostgresServer() as server:
         yield server
 
 
-@pytest.fixture(scope="module")  # rclone looks at its directories every few milliseconds, also when idle
+@pytest.fixture(scope="module")  # rclone scans its directories every few milliseconds, even when idle
 def s3() -> Iterator[S3Server]:
-    """An S3 server for the tests of a module."""
+    """Start an S3 server for the tests of a module."""
     with S3Server() as server:
         yield server
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_settings_of_the_developer() -> Iterator[None]:
+def _without_developer_settings() -> Iterator[None]:
     """Keep the keys and directories of the developer who runs the tests out of them."""
     names = ("STANDFAST_SNAPSHOT_KEY", "STANDFAST_HOME", "STANDFAST_STORE", "STANDFAST_BLOBS")
     saved = {name: os.environ.pop(name, None) for name in names}
@@ -226,7 +226,7 @@ def _interpreters() -> Iterator[None]:
 
 @pytest.fixture
 def sid() -> str:
-    """A session id that no other test uses."""
+    """Return a session id that no other test uses."""
     return f"s{next(_numbers)}"
 
 
@@ -237,7 +237,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def child() -> Iterator[Callable[..., Child]]:
-    """Starts Python processes and sees to it that none is left."""
+    """Return a function that starts Python processes; none is left after the test."""
     started: list[Child] = []
 
     def start(script: str, *args: object, env: dict[str, str] | None = None, fresh: bool = False) -> Child:
@@ -251,7 +251,7 @@ def child() -> Iterator[Callable[..., Child]]:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
-    """A file to which tools of any process append a line for each effect."""
+    """Return a file to which tools of any process append a line for each effect."""
     path = tmp_path / "ledger"
     path.touch()
     return path

@@ -11,8 +11,8 @@ import standfast
 SOURCE = Path(standfast.__file__).parent
 
 
-def test_each_public_class_has_a_name_of_its_own() -> None:
-    """Ours: a name that two classes share makes a reader look up which one is meant."""
+def test_each_public_class_has_a_unique_name() -> None:
+    """Ours: if two classes share a name, a reader must look up which one is meant."""
     places: dict[str, list[str]] = defaultdict(list)
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_bytes())):

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.slow
-def test_every_branch_of_machine_and_graph_is_taken(tmp_path: Path) -> None:
-    """Ours: what decides about durability has no corner that only a random test comes to."""
+def test_every_branch_of_machine_and_graph_is_covered(tmp_path: Path) -> None:
+    """Ours: the code that durability rests on has no branch that only a random test reaches."""
     environment = {**os.environ, "COVERAGE_FILE": str(tmp_path / "coverage"), "STANDFAST_TEST_SEED": "all"}
     environment.pop("PYTEST_ADDOPTS", None)
     coverage = [sys.executable, "-m", "coverage"]

@@ -1,4 +1,4 @@
-"""`make test` takes a sample of large tables: every case has its turn, and each engine is in every sample."""
+"""`make test` samples large tables: every case has its turn, and each engine is in every sample."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_points(sampled):
 
 
 @pytest.mark.slow
-def test_samples_rotate_and_all_is_everything(tmp_path: Path) -> None:
+def test_samples_rotate_and_all_selects_everything(tmp_path: Path) -> None:
     """Ours: a case that no seed selects would never run in CI, and `make test-all` must leave none out."""
     (tmp_path / "test_table.py").write_text(TABLE)
     shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
@@ -44,7 +44,7 @@ def test_samples_rotate_and_all_is_everything(tmp_path: Path) -> None:
 
 
 def _ran(directory: Path, seed: str) -> set[str]:
-    """Run the table with a seed; return the cases and the points that were in its sample."""
+    """Run the table with a seed; return the cases and the points in its sample."""
     command = [
         sys.executable,
         "-m",

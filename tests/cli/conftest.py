@@ -1,4 +1,4 @@
-"""Every test has a data directory of its own; commands run in this process unless a process is the point."""
+"""Fixtures: each test has its own data directory; commands run in this process unless stated otherwise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUNDS = Path(__file__).parents[2] / "examples" / "refunds.py"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command printed and how it ended."""
+    """The output of a command and its exit status."""
 
     status: int
     stdout: str
@@ -30,7 +30,7 @@ class Outcome:
 
     @property
     def document(self) -> Any:
-        """Return the one JSON document; fail if standard output has anything else."""
+        """Return the JSON document; fail if standard output has anything else."""
         return json.loads(self.stdout)
 
 
@@ -75,7 +75,7 @@ def command_line(*words: str) -> list[str]:
 
 @pytest.fixture
 def start() -> Callable[..., subprocess.Popen[str]]:
-    """Start a command in a process of its own, in another directory."""
+    """Start a command in its own process, in another directory."""
 
     def begin(*words: str) -> subprocess.Popen[str]:
         return Interpreter(
@@ -93,7 +93,7 @@ def start() -> Callable[..., subprocess.Popen[str]]:
 
 @pytest.fixture
 def process(start: Callable[..., subprocess.Popen[str]]) -> Run:
-    """Run a command in a process of its own."""
+    """Run a command in its own process."""
 
     def run(*words: str) -> Outcome:
         started = start(*words)

@@ -13,7 +13,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_language_stands_for_acting_in_code_and_is_remembered(standfast: Any) -> None:
+def test_naming_a_language_selects_the_code_protocol_and_is_remembered(standfast: Any) -> None:
     """Seed: `--language typescript`; another command decides, and the session resumes in its language."""
     waiting = standfast("chat", "--language", "typescript", "refund A1", "--json")
     assert (waiting.status, waiting.document["status"]) == (1, "waiting")
@@ -29,7 +29,7 @@ def test_a_language_stands_for_acting_in_code_and_is_remembered(standfast: Any) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "first"), [("cpython", "found = "), ("quickjs", "const {days_late")])
-def test_an_engine_stands_for_its_language(standfast: Any, engine: str, first: str) -> None:
+def test_naming_an_engine_selects_its_language(standfast: Any, engine: str, first: str) -> None:
     """Seed: `--engine` implies the language that the model writes."""
     ran = standfast("chat", "--engine", engine, "order A1")
     assert ran.stdout.splitlines()[-1].startswith("Order A1 came 6 days late.")
@@ -44,7 +44,7 @@ def test_an_engine_stands_for_its_language(standfast: Any, engine: str, first: s
         (["--language", "ruby"], "'python', 'typescript'"),
     ],
 )
-def test_options_that_do_not_fit_are_wrong_usage(standfast: Any, options: list[str], told: str) -> None:
+def test_conflicting_options_are_a_usage_error(standfast: Any, options: list[str], told: str) -> None:
     """Ours: the error is raised before anything is opened."""
     ran = standfast("chat", *options, "hello")
     assert ran.status == 2

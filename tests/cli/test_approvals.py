@@ -1,4 +1,4 @@
-"""Runs that wait for a person, decided from the command line."""
+"""Runs that wait for approval, decided from the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOTAL = 'total = fee() + refund("A1", 500)'
 
 @pytest.fixture
 def waiting(standfast: Any, refunds: str, ledger: Path) -> str:
-    """Return the id of a request that waits in the session `default`."""
+    """Return the id of a pending request in the session `default`."""
     ran = standfast("run", "--tools", refunds, "-e", TOTAL, "--json")
     assert (ran.status, ran.document["status"]) == (1, "waiting_for_approval")
     assert ran.document["snapshot_id"].startswith("snap_")
@@ -27,7 +27,7 @@ def waiting(standfast: Any, refunds: str, ledger: Path) -> str:
     return str(listed[0]["approval_id"])
 
 
-def test_a_request_has_the_named_fields(standfast: Any, waiting: str) -> None:
+def test_a_request_has_the_documented_fields(standfast: Any, waiting: str) -> None:
     """Seed: `approvals list --json` has these fields."""
     (record,) = standfast("approvals", "list", "--json").document
     assert record["approval_id"] == waiting
@@ -37,7 +37,7 @@ def test_a_request_has_the_named_fields(standfast: Any, waiting: str) -> None:
     assert standfast("approvals", "show", waiting, "--json").document == record
 
 
-def test_another_process_continues_the_expression_and_the_fee_is_charged_once(
+def test_another_process_continues_the_expression_without_repeating_earlier_calls(
     process: Any, waiting: str, ledger: Path
 ) -> None:
     """Seed: approved in another process, without --tools, the same expression finishes."""
@@ -48,10 +48,10 @@ def test_another_process_continues_the_expression_and_the_fee_is_charged_once(
 
 
 @pytest.mark.slow
-def test_a_run_whose_process_was_killed_is_continued(
+def test_a_run_whose_process_was_killed_is_resumed(
     start: Callable[..., subprocess.Popen[str]], process: Any, standfast: Any, refunds: str, ledger: Path
 ) -> None:
-    """Seed: SIGKILL between the question and the answer loses nothing and repeats nothing."""
+    """Seed: SIGKILL between the request and the decision loses nothing and repeats nothing."""
     repl = subprocess.Popen(
         [*_command_line(), "repl", "--tools", refunds], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, text=True,
@@ -85,7 +85,7 @@ def _wait_for_request(standfast: Any) -> str:
     raise AssertionError("the run never waited")
 
 
-def test_edited_arguments_by_position_or_by_name_are_used(
+def test_edited_arguments_are_used_whether_positional_or_named(
     standfast: Any, waiting: str, ledger: Path, refunds: str
 ) -> None:
     """Seed: `approve --args JSON` edits the arguments."""
@@ -99,14 +99,14 @@ def test_edited_arguments_by_position_or_by_name_are_used(
     assert ledger.read_text().splitlines()[-1] == "refund B2 5"
 
 
-def test_edited_arguments_that_do_not_fit_leave_the_request_open(standfast: Any, waiting: str) -> None:
+def test_invalid_edited_arguments_leave_the_request_open(standfast: Any, waiting: str) -> None:
     """Ours: a typing mistake does not use up the decision."""
     slip = standfast("approvals", "approve", waiting, "--args", '["A1", "much"]', "--json")
     assert (slip.status, slip.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
     assert standfast("approvals", "approve", waiting, "--json").status == 0
 
 
-def test_a_denial_can_be_caught_by_the_code(standfast: Any, refunds: str, ledger: Path) -> None:
+def test_code_can_catch_a_denial(standfast: Any, refunds: str, ledger: Path) -> None:
     """Seed: a denied call raises a catchable error with the reason."""
     code = 'try:\n    r = refund("A1", 1)\nexcept PermissionError as e:\n    r = str(e)\nresult = r'
     standfast("run", "--tools", refunds, "-e", code)
@@ -117,7 +117,7 @@ def test_a_denial_can_be_caught_by_the_code(standfast: Any, refunds: str, ledger
     assert ledger.read_text() == ""
 
 
-def test_a_second_approval_fails_and_calls_nothing(standfast: Any, waiting: str, ledger: Path) -> None:
+def test_a_second_decision_fails_and_runs_nothing(standfast: Any, waiting: str, ledger: Path) -> None:
     """Seed: an approval is decided once and used once."""
     assert standfast("approvals", "approve", waiting, "--json").status == 0
     again = standfast("approvals", "approve", waiting, "--json")
@@ -139,10 +139,10 @@ def test_of_eight_approvers_exactly_one_succeeds(
     assert ledger.read_text().splitlines() == ["fee 30", "refund A1 500"]
 
 
-def test_a_tools_file_that_has_gone_is_named_and_can_be_given_again(
+def test_a_missing_tools_file_is_named_and_can_be_replaced(
     standfast: Any, refunds: str, ledger: Path, tmp_path: Path
 ) -> None:
-    """Ours: the recorded path may be outdated; the message says what to do, and the approval is kept."""
+    """Ours: the recorded path may be outdated; the message says what to do, and the approval stays open."""
     old, new = tmp_path / "old_tools.py", tmp_path / "new_tools.py"
     old.write_text(Path(refunds).read_text())
     standfast("run", "--tools", str(old), "-e", TOTAL)
@@ -160,7 +160,7 @@ def test_a_tools_file_that_has_gone_is_named_and_can_be_given_again(
 def test_mounts_and_hosts_are_remembered_too(
     standfast: Any, refunds: str, ledger: Path, tmp_path: Path
 ) -> None:
-    """Ours: the person who decides does not repeat these options."""
+    """Ours: the person who decides need not repeat these options."""
     (tmp_path / "out").mkdir()
     code = 'n = refund("A1", 3)\nwrite_text("/out/n.txt", str(n))'
     standfast(
@@ -179,10 +179,10 @@ def test_mounts_and_hosts_are_remembered_too(
     assert (tmp_path / "out" / "n.txt").read_text() == "3"
 
 
-def test_the_readable_form_shows_the_call_and_the_commands(
+def test_the_text_output_shows_the_call_and_the_commands_to_decide_it(
     standfast: Any, refunds: str, ledger: Path
 ) -> None:
-    """Ours: a person sees what waits and what to type; control characters are escaped."""
+    """Ours: a person sees what is pending and what to type; control characters are escaped."""
     ran = standfast("run", "--tools", refunds, "-e", 'refund("A\\x1b[2J\\u202e1", 500)')
     (request,) = standfast("approvals", "list", "--pending", "--json").document
     assert r"refund('A\x1b[2J\u202e1', 500)" in ran.stderr
@@ -201,10 +201,10 @@ def test_an_unknown_request_is_an_error(standfast: Any) -> None:
     assert "apr_nope" in standfast("approvals", "show", "apr_nope").stderr
 
 
-def test_an_older_snapshot_asks_again_and_the_old_decision_is_dead(
+def test_restoring_an_older_snapshot_requests_approval_again_and_voids_the_old_decision(
     standfast: Any, refunds: str, ledger: Path
 ) -> None:
-    """Seed: after restoring an older snapshot, the call is never made a second time by the old approval."""
+    """Seed: after restoring an older snapshot, the old approval never runs the call a second time."""
     ran = standfast("run", "--tools", refunds, "-e", TOTAL, "--json")
     (record,) = standfast("approvals", "list", "--pending", "--json").document
     assert standfast("approvals", "approve", record["approval_id"], "--json").status == 0
@@ -233,7 +233,7 @@ def asked(standfast: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(ran.document["approvals"][0]["approval_id"])
 
 
-def test_requests_of_runs_and_of_turns_are_in_one_list(standfast: Any, waiting: str, asked: str) -> None:
+def test_requests_of_runs_and_turns_are_in_one_list(standfast: Any, waiting: str, asked: str) -> None:
     """Ours: a person can decide without knowing whether a run or a turn asked."""
     listed = standfast("approvals", "list", "--pending", "--json").document
     assert [item["approval_id"] for item in listed] == [waiting, asked]
@@ -244,15 +244,15 @@ def test_requests_of_runs_and_of_turns_are_in_one_list(standfast: Any, waiting: 
 
 @pytest.mark.slow
 def test_another_process_resumes_the_turn_and_shows_its_answer(process: Any, asked: str) -> None:
-    """Ours: the agent is recreated from what the session stores."""
+    """Ours: the agent is recreated from the session's record."""
     decided = process("approvals", "approve", asked)
     assert decided.status == 0
     assert "1999 cents refunded for order A1" in decided.stdout
     assert process("approvals", "approve", asked).status == 1
 
 
-def test_a_turn_takes_edited_arguments_by_name(standfast: Any, asked: str) -> None:
-    """Ours: with --arguments, invalid arguments leave the request open."""
+def test_a_turn_accepts_edited_arguments_by_name(standfast: Any, asked: str) -> None:
+    """Ours: invalid values of --arguments leave the request open."""
     assert standfast("approvals", "approve", asked, "--args", '["A1", 5]').status == 2
     both = ("--args", '{"cents": 1}', "--arguments", '{"cents": 1}')
     assert standfast("approvals", "approve", asked, *both).status == 2
@@ -265,22 +265,22 @@ def test_a_turn_takes_edited_arguments_by_name(standfast: Any, asked: str) -> No
     assert "5 cents refunded for order A1" in done.document["text"]
 
 
-def test_a_run_takes_them_by_name_as_well(standfast: Any, waiting: str, ledger: Path) -> None:
-    """Ours: runs and turns take the same option."""
+def test_a_run_accepts_edited_arguments_by_name_too(standfast: Any, waiting: str, ledger: Path) -> None:
+    """Ours: runs and turns accept the same option."""
     edited = '{"order_id": "A1", "cents": 5}'
     assert standfast("approvals", "approve", waiting, "--arguments", edited, "--json").status == 0
     assert ledger.read_text().splitlines()[-1] == "refund A1 5"
 
 
-def test_a_denied_turn_tells_the_model_why(standfast: Any, asked: str) -> None:
+def test_the_model_reads_why_a_call_was_denied(standfast: Any, asked: str) -> None:
     """Seed: a denial reaches the model with its reason, and the turn ends with an answer."""
     denied = standfast("approvals", "deny", asked, "--reason", "too much", "--json")
     assert (denied.status, denied.document["status"]) == (0, "finished")
     assert "too much" in denied.document["text"]
 
 
-def test_a_decision_names_the_user_who_took_it(standfast: Any, waiting: str) -> None:
-    """Ours: an approval records who decided it; at the command line that is the system user."""
+def test_a_decision_records_the_user_who_made_it(standfast: Any, waiting: str) -> None:
+    """Ours: on the command line that is the system user."""
     standfast("approvals", "approve", waiting)
     decided = standfast("approvals", "show", waiting, "--json").document
     assert decided["decided_by"] == pwd.getpwuid(os.getuid()).pw_name
@@ -288,10 +288,8 @@ def test_a_decision_names_the_user_who_took_it(standfast: Any, waiting: str) -> 
 
 
 @pytest.mark.parametrize("verdict", ["approve", "deny"])
-def test_a_decision_about_a_turn_can_be_taken_in_another_name(
-    standfast: Any, asked: str, verdict: str
-) -> None:
-    """Ours: a service may decide on behalf of its users, and the session's export has the name."""
+def test_a_turn_can_be_decided_on_behalf_of_another_user(standfast: Any, asked: str, verdict: str) -> None:
+    """Ours: a service may decide for its users, and the session's export has the name."""
     standfast("approvals", verdict, asked, "--decided-by", "ada@example.com")
     shown = standfast("approvals", "show", asked, "--json").document
     assert shown["decided_by"] == "ada@example.com"
@@ -299,8 +297,8 @@ def test_a_decision_about_a_turn_can_be_taken_in_another_name(
     assert [one["decided_by"] for one in exported["approvals"]] == ["ada@example.com"]
 
 
-def test_a_grant_is_given_listed_used_and_revoked(standfast: Any, refunds: str, ledger: Path) -> None:
-    """Ours: the command line manages grants in the name of the user."""
+def test_a_grant_can_be_created_listed_used_and_revoked(standfast: Any, refunds: str, ledger: Path) -> None:
+    """Ours: the command line manages grants on behalf of the user."""
     standfast("run", "--tools", refunds, "-e", "1")
     rule = "args[1] <= 500"
     given = ("--session-id", "default", "--rule", rule, "--for", "2h", "--decided-by", "ada")

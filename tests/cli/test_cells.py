@@ -47,7 +47,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def says(tmp_path: Path) -> Callable[..., list[str]]:
-    """Return the options of an agent that acts in code and whose model gives these replies."""
+    """Return the options for an agent that acts in code and whose model gives these replies."""
 
     def write(*replies: str) -> list[str]:
         file = tmp_path / "script.json"
@@ -64,8 +64,8 @@ def cell(code: str, prose: str = "") -> str:
 # In a chat
 
 
-def test_a_cell_is_shown_with_its_calls_under_it_and_its_answer_once(standfast: Any) -> None:
-    """Ours: standard output has prose and answer once each; code, calls and outcome are beside it."""
+def test_a_cell_is_shown_with_its_calls_below_it_and_its_answer_once(standfast: Any) -> None:
+    """Ours: standard output has the prose and the answer once each; code, calls and outcome are on stderr."""
     ran = standfast("chat", "--protocol", "code", "order A1")
     assert ran.status == 0
     answer = 'Order A1 came 6 days late. Say "refund A1" to see code that waits for you.'
@@ -95,8 +95,8 @@ def test_an_approval_inside_a_cell_is_decided_by_another_command(standfast: Any)
     assert "refused the call of refund(): no more" in refused.stdout
 
 
-def test_variables_stay_from_command_to_command(standfast: Any, says: Callable[..., list[str]]) -> None:
-    """Ours: each command is a process, and the session has the variables."""
+def test_variables_persist_between_commands(standfast: Any, says: Callable[..., list[str]]) -> None:
+    """Ours: each command is a process, and the session stores the variables."""
     options = says(cell("x = 20"), "Noted.", cell("finish(x + 1)"))
     assert standfast("chat", *options, "remember").stdout == "Noted.\n"
     assert standfast("chat", "and?").stdout == "21\n"
@@ -105,7 +105,7 @@ def test_variables_stay_from_command_to_command(standfast: Any, says: Callable[.
 
 
 def test_an_error_of_a_cell_is_printed_with_its_line(standfast: Any, says: Callable[..., list[str]]) -> None:
-    """Ours: errors, output and notes of a cell are one line each."""
+    """Ours: errors, output and notes of a cell take one line each."""
     options = says(
         cell("print('a')\nprint('b')\n1 / 0", "I divide.") + cell("2"), cell("len('abc')"), "Sorry."
     )
@@ -118,7 +118,7 @@ def test_an_error_of_a_cell_is_printed_with_its_line(standfast: Any, says: Calla
     assert "  cell 1 → 3" in lines
 
 
-def test_a_protocol_that_does_not_exist_is_wrong_usage(standfast: Any) -> None:
+def test_an_unknown_protocol_is_a_usage_error(standfast: Any) -> None:
     """Ours: the error lists the choices."""
     ran = standfast("chat", "--protocol", "poems", "hello")
     assert ran.status == 2
@@ -141,7 +141,7 @@ def test_code_mode_is_shown_the_same_way(standfast: Any, home: Path) -> None:
     assert "cell 0: → 42\n" in shown
 
 
-# While it happens
+# During a turn
 
 
 def _settled(call_id: int, report: CellReport) -> ToolCallSettled:
@@ -162,10 +162,10 @@ def test_an_answer_that_does_not_count_is_not_shown(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == "I look.\nI look.\nYes.\n"
 
 
-def test_an_answer_before_more_was_said_is_shown_where_it_was_given(
+def test_an_answer_that_the_turn_continues_after_is_shown_in_its_place(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Ours: a checkpoint may continue the turn after the answer, which is still shown."""
+    """Ours: a checkpoint may continue the turn after the answer."""
     screen = ChatScreen()
     screen.show(TextStreamed(turn_id="t", text="Done."))
     screen.show(ModelCallStarted(turn_id="t", number=2, attempt=1))
@@ -189,7 +189,7 @@ def test_a_transcript_has_each_cells_code_and_its_outcome(
     assert "index" not in shown
 
 
-def test_whole_reports_are_exported_as_attachments(
+def test_full_reports_are_exported_as_attachments(
     standfast: Any, says: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     """Bug: an export omitted attachments of call results."""
@@ -201,10 +201,10 @@ def test_whole_reports_are_exported_as_attachments(
     assert whole["stdout"] == "x" * 20_000 + "\n"
 
 
-# Lines
+# Formatting
 
 
-def test_long_code_and_many_calls_are_counted() -> None:
+def test_long_code_and_many_calls_are_truncated_with_a_count() -> None:
     """Ours: one cell must not flood the screen."""
     lines = code_lines(ToolCall(call_id=1, name="run_code", arguments={"code": "x\n" * 100}))
     assert (len(lines), lines[-1]) == (61, "  │ … and 40 more lines")
@@ -212,7 +212,7 @@ def test_long_code_and_many_calls_are_counted() -> None:
     assert calls_made(report)[-1] == "… and 10 more calls"
 
 
-def test_text_beside_a_result_is_below_its_call() -> None:
+def test_text_that_accompanies_a_result_is_shown_below_its_call() -> None:
     """Ours: people see what the model reads."""
     said = CallMade(call_id=1, name="f", texts=("it is late",))
     assert calls_made(CellReport(index=0, calls=(said,))) == ["f() → ok", "  it is late"]
@@ -223,8 +223,8 @@ def test_text_beside_a_result_is_below_its_call() -> None:
     assert screen.getvalue() == 'tool: order → {"cents": 5}\n  it is late\n'
 
 
-def test_what_is_not_a_cell_is_shown_as_any_call() -> None:
-    """Ours: a call without code, a call inside a cell, and a result that a plugin replaced."""
+def test_a_call_that_is_not_a_cell_is_shown_like_any_call() -> None:
+    """Ours: a call without code, a call inside a cell, and a result that a plugin replaced are not cells."""
     assert not is_cell(ToolCall(call_id=1, name="run_code", arguments={}))
     assert not is_cell(ToolCall(call_id=2, name="run_code", arguments={"code": "1"}, parent=1))
     assert report_of("replaced") is None
@@ -233,7 +233,7 @@ def test_what_is_not_a_cell_is_shown_as_any_call() -> None:
 
 
 def test_the_outcome_of_a_cell_is_one_line() -> None:
-    """Ours: an error with its place, an answer, a result, or nothing."""
+    """Ours: the line has an error with its position, an answer, a result, or nothing."""
     error = ErrorObject(code="SYNTAX_ERROR", message="bad\nthing", span=Span(line=2, column=1))
     assert outcome(CellReport(index=0, error=error)) == "✗ SYNTAX_ERROR: bad thing (line 2)"
     assert outcome(CellReport(index=0, result=1, finished=True)) == "gave the answer"

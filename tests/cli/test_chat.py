@@ -92,7 +92,7 @@ def script(tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Callable[..., str]) -> tuple[str, ...]:
-    """Return the options of an agent whose tool hangs; `begun` waits for its start."""
+    """Return the options for an agent whose tool hangs; `begun` waits until it has started."""
     tools = tmp_path / "stuck_tools.py"
     tools.write_text(STUCK_TOOLS)
     os.mkfifo(tmp_path / "begun")
@@ -101,14 +101,14 @@ def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Callable[...,
 
 
 def begun(tmp_path: Path) -> str:
-    """Wait until the tool that hangs has begun."""
+    """Wait until the hanging tool has started."""
     return (tmp_path / "begun").read_text()
 
 
 # One turn
 
 
-def test_one_turn_says_what_the_model_says_and_shows_calls_beside_it(standfast: Any) -> None:
+def test_one_turn_prints_the_reply_and_shows_calls_separately(standfast: Any) -> None:
     """Ours: the reply is on standard output, everything else on standard error."""
     ran = standfast("chat", "order A1")
     assert ran.status == 0
@@ -117,7 +117,7 @@ def test_one_turn_says_what_the_model_says_and_shows_calls_beside_it(standfast: 
     assert re.search(r'order → \{"id": "A1", .*\} · \d+ ms', ran.stderr)
 
 
-def test_without_a_model_it_is_a_demo_and_says_so(standfast: Any) -> None:
+def test_without_a_model_chat_runs_a_demo_and_says_so(standfast: Any) -> None:
     """Ours: a user cannot mistake the script for a model, and learns how to choose one."""
     ran = standfast("chat", "hello")
     assert "scripted demo, no real model" in ran.stderr
@@ -130,8 +130,8 @@ def test_the_prompt_may_come_from_a_pipe(standfast: Any) -> None:
     assert "Hello!" in standfast("chat", stdin="hello\n").stdout
 
 
-def test_with_json_there_is_one_document(standfast: Any) -> None:
-    """Ours: the document has status, text, usage and calls of the turn."""
+def test_json_output_is_one_document(standfast: Any) -> None:
+    """Ours: the document has the status, text, usage and calls of the turn."""
     ran = standfast("chat", "order A1", "--json")
     assert (ran.status, ran.document["status"], ran.document["session_id"]) == (0, "finished", "chat")
     assert ran.document["text"].startswith("The order tool returned")
@@ -140,7 +140,7 @@ def test_with_json_there_is_one_document(standfast: Any) -> None:
 
 
 def test_a_call_that_needs_approval_is_left_to_the_approvals_command(standfast: Any) -> None:
-    """Ours: at a pipe no person can be asked, so the id and the command are printed; the status is 1."""
+    """Ours: with a pipe no person can be asked, so the id and the command are printed; the status is 1."""
     ran = standfast("chat", "refund A1")
     (request,) = standfast("approvals", "list", "--pending", "--json").document
     assert ran.status == 1
@@ -148,7 +148,7 @@ def test_a_call_that_needs_approval_is_left_to_the_approvals_command(standfast: 
     assert request["run_id"].startswith("t_")
 
 
-def test_a_turn_that_waits_comes_before_the_next(standfast: Any) -> None:
+def test_a_waiting_turn_must_be_decided_before_the_next_one(standfast: Any) -> None:
     """Ours: the waiting turn is shown, and the new prompt is not sent."""
     first = standfast("chat", "refund A1", "--json").document
     ran = standfast("chat", "hello")
@@ -171,7 +171,7 @@ def test_a_session_remembers_its_agent(standfast: Any, process: Any, script: Cal
     assert head["model"] == model
 
 
-def test_paths_of_the_record_are_absolute(
+def test_recorded_paths_are_absolute(
     standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Callable[..., str]
 ) -> None:
     """Ours: the process that resumes the session may run in another directory."""
@@ -184,14 +184,14 @@ def test_paths_of_the_record_are_absolute(
     assert host["tools"] == [str(tmp_path / "my_tools.py")]
 
 
-def test_replies_left_over_do_not_spoil_a_turn(standfast: Any, script: Callable[..., str]) -> None:
+def test_unused_replies_of_a_script_do_not_fail_a_turn(standfast: Any, script: Callable[..., str]) -> None:
     """Ours: a chat may end before its script does, strict or not."""
     ran = standfast("chat", "hi", "--model", script({"replies": ["one", "two"], "strict": True}), "--json")
     assert (ran.status, ran.document["text"]) == (0, "one")
 
 
-def test_text_that_was_retracted_never_reaches_a_pipe(standfast: Any, script: Callable[..., str]) -> None:
-    """Ours: a file has only the final text; standard error says that a call was retried."""
+def test_retracted_text_is_never_written_to_a_pipe(standfast: Any, script: Callable[..., str]) -> None:
+    """Ours: the output has only the final text; standard error says that a call was retried."""
     failure = {"retryable": True, "after_chunks": 2, "message": "the line broke"}
     model = script([{"text": "half a thought", "chunk_size": 4, "failure": failure}, "a whole one"])
     ran = standfast("chat", "hi", "--model", model)
@@ -200,7 +200,7 @@ def test_text_that_was_retracted_never_reaches_a_pipe(standfast: Any, script: Ca
 
 
 def test_a_turn_without_an_answer_is_an_error(standfast: Any, script: Callable[..., str]) -> None:
-    """Ours: the exit status is 1, with the error's code."""
+    """Ours: the exit status is 1, and the document has the error."""
     model = script([{"text": "x", "failure": {"message": "no such luck"}}])
     ran = standfast("chat", "hi", "--model", model, "--json")
     assert (ran.status, ran.document["status"]) == (1, "stopped")
@@ -208,7 +208,7 @@ def test_a_turn_without_an_answer_is_an_error(standfast: Any, script: Callable[.
     assert "no such luck" in standfast("chat", "hi", "--model", model, "--session", "b").stderr
 
 
-def test_what_cannot_be_used_is_wrong_usage_and_what_is_missing_an_error(
+def test_invalid_options_are_usage_errors_and_a_missing_key_is_a_plain_error(
     standfast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: the status is 2 for wrong usage and 1 for other errors."""
@@ -222,7 +222,7 @@ def test_what_cannot_be_used_is_wrong_usage_and_what_is_missing_an_error(
     assert (ran.status, "anthropic" in ran.document["error"]["message"]) == (1, True)
 
 
-def test_the_environment_names_the_model(
+def test_the_model_can_be_set_in_the_environment(
     standfast: Any, monkeypatch: pytest.MonkeyPatch, script: Callable[..., str]
 ) -> None:
     """Ours: STANDFAST_MODEL applies if the session has no model."""
@@ -232,7 +232,7 @@ def test_the_environment_names_the_model(
     assert "demo" not in ran.stderr
 
 
-def test_the_version_is_shown_without_a_runtime() -> None:
+def test_the_version_is_printed_without_loading_the_runtime() -> None:
     """Ours: unused packages are not loaded."""
     code = (
         "import sys\nfrom standfast.cli.main import main\n"
@@ -247,8 +247,8 @@ def test_the_version_is_shown_without_a_runtime() -> None:
 
 
 @pytest.mark.slow
-def test_a_conversation_at_a_terminal(terminal: Callable[..., Terminal], standfast: Any) -> None:
-    """Ours: an honest banner, streamed text, Ctrl-D leaves, and the session is kept."""
+def test_a_conversation_works_at_a_terminal(terminal: Callable[..., Terminal], standfast: Any) -> None:
+    """Ours: an honest banner, streamed text, Ctrl-D exits, and the session is kept."""
     chat = terminal("chat")
     banner = chat.expect("> ")
     assert "scripted demo, no real model" in banner
@@ -264,8 +264,8 @@ def test_a_conversation_at_a_terminal(terminal: Callable[..., Terminal], standfa
 
 
 @pytest.mark.slow
-def test_approvals_are_asked_for_on_the_spot(terminal: Callable[..., Terminal], standfast: Any) -> None:
-    """Ours: yes, no with a reason, edited arguments, or later; an empty line decides nothing."""
+def test_approvals_are_requested_at_the_terminal(terminal: Callable[..., Terminal], standfast: Any) -> None:
+    """Ours: the answer is yes, no with a reason, edited arguments, or later; Enter alone decides nothing."""
     chat = terminal("chat")
     question = "[l]ater: "
     chat.expect("> ")
@@ -305,8 +305,8 @@ def test_approvals_are_asked_for_on_the_spot(terminal: Callable[..., Terminal], 
 
 
 @pytest.mark.slow
-def test_a_cell_at_a_terminal_asks_in_its_middle(terminal: Callable[..., Terminal]) -> None:
-    """Seed: a call that code makes is asked about like any other; the answer is shown once."""
+def test_a_cell_requests_approval_at_the_terminal_in_the_middle(terminal: Callable[..., Terminal]) -> None:
+    """Seed: a call from code needs the same approval as any other; the answer is shown once."""
     chat = terminal("chat", "--protocol", "code")
     chat.expect("> ")
     chat.type("refund A1\r")
@@ -326,7 +326,7 @@ def test_a_cell_at_a_terminal_asks_in_its_middle(terminal: Callable[..., Termina
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_turn_and_not_the_program(
+def test_ctrl_c_ends_the_turn_but_not_the_program(
     terminal: Callable[..., Terminal], stuck: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Ours: a hanging tool is abandoned; at the prompt Ctrl-C warns first, then exits."""
@@ -349,10 +349,10 @@ def test_ctrl_c_ends_the_turn_and_not_the_program(
 
 
 @pytest.mark.slow
-def test_sigterm_leaves_the_turn_in_order_and_the_next_chat_takes_it_up(
+def test_sigterm_exits_cleanly_and_the_next_chat_resumes_the_turn(
     terminal: Callable[..., Terminal], stuck: tuple[str, ...], tmp_path: Path, standfast: Any
 ) -> None:
-    """Ours: leaving cancels nothing; calls under way are settled and shown first."""
+    """Ours: exiting cancels nothing; running calls are settled and shown first."""
     chat = terminal("chat", *stuck)
     chat.expect("> ")
     chat.type("stuck\r")
@@ -372,7 +372,7 @@ def test_sigterm_leaves_the_turn_in_order_and_the_next_chat_takes_it_up(
 
 
 @pytest.mark.slow
-def test_timers_are_waited_for_and_said(terminal: Callable[..., Terminal], stuck: tuple[str, ...]) -> None:
+def test_chat_waits_for_timers_and_says_so(terminal: Callable[..., Terminal], stuck: tuple[str, ...]) -> None:
     """Ours: the user sees what a turn waits for; Ctrl-C stops the waiting, not the turn."""
     chat = terminal("chat", *stuck)
     chat.expect("> ")
@@ -390,8 +390,8 @@ def test_timers_are_waited_for_and_said(terminal: Callable[..., Terminal], stuck
 
 
 @pytest.mark.slow
-def test_slash_commands(terminal: Callable[..., Terminal], standfast: Any) -> None:
-    """Ours: history, usage, rewind, fork and session exist, and an unknown command is only a message."""
+def test_slash_commands_work(terminal: Callable[..., Terminal], standfast: Any) -> None:
+    """Ours: history, usage, rewind, fork and session exist, and an unknown command only prints a message."""
     standfast("chat", "hello")
     standfast("chat", "who are you")
     chat = terminal("chat")
@@ -422,7 +422,7 @@ def test_slash_commands(terminal: Callable[..., Terminal], standfast: Any) -> No
 
 
 @pytest.mark.slow
-def test_one_turn_is_cancelled_by_ctrl_c(
+def test_ctrl_c_cancels_a_single_turn(
     start: Callable[..., subprocess.Popen[str]], stuck: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Ours: the exit status is 1, and the session is ready for the next turn."""
@@ -435,7 +435,7 @@ def test_one_turn_is_cancelled_by_ctrl_c(
     assert (running.returncode, json.loads(stdout)["error"]["code"]) == (1, "CANCELLED")
 
 
-def test_a_chat_in_a_programs_session_says_whose_turn_is_in_the_way(
+def test_a_chat_in_a_programs_session_names_the_agent_that_blocks_it(
     home: Path, terminal: Callable[..., Terminal]
 ) -> None:
     """Ours: the chat stays open; the history can be read and the turn cancelled."""
@@ -466,7 +466,7 @@ def test_a_chat_in_a_programs_session_says_whose_turn_is_in_the_way(
 
 
 def _said(standfast: Any) -> list[str]:
-    """Return the texts of the user in the session."""
+    """Return the user's messages in the session."""
     nodes = standfast("sessions", "show", "chat", "--json").document["nodes"]
     return [node["payload"]["content"] for node in nodes if node["payload"]["type"] == "user"]
 
@@ -497,7 +497,7 @@ def test_a_bracketed_paste_is_one_message(
 ) -> None:
     """Bug: a paste that the terminal marks was split, too; it may be edited before it is sent."""
     chat = terminal("chat", "--model", script(STUCK_SCRIPT), kind="xterm")
-    chat.expect("\x1b[?2004h")  # readline asks for the marks
+    chat.expect("\x1b[?2004h")  # readline enables bracketed paste
     chat.type("see: \x1b[200~" + PASTED.replace("\n", "\r") + "\r\x1b[201~")
     chat.type("!\r")
     chat.expect("you said see: def f():")
@@ -507,7 +507,7 @@ def test_a_bracketed_paste_is_one_message(
     assert _said(standfast) == [f"see: {PASTED}\n!"]
 
 
-def test_a_paste_without_a_line_break_at_its_end_is_sent_with_enter(
+def test_a_paste_without_a_final_line_break_is_sent_with_enter(
     terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any
 ) -> None:
     """Ours: the last line stays in the line editor, to be completed."""
@@ -524,7 +524,7 @@ def test_a_paste_without_a_line_break_at_its_end_is_sent_with_enter(
     assert _said(standfast) == ["one\ntwo and more"]
 
 
-def test_commands_that_are_typed_ahead_stay_commands(
+def test_commands_typed_ahead_remain_commands(
     terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any
 ) -> None:
     """Ours: a user may type `/usage` and `/quit` without waiting for an answer."""
@@ -550,7 +550,7 @@ def test_a_backslash_continues_a_typed_line(
     assert _said(standfast) == ["one \ntwo"]
 
 
-def test_a_paste_that_ends_the_input_is_said_before_the_chat_ends(
+def test_a_paste_followed_by_the_end_of_input_is_sent_before_the_chat_exits(
     terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any
 ) -> None:
     """Ours: Ctrl-D right after a message loses neither the message nor the Ctrl-D."""
@@ -561,7 +561,7 @@ def test_a_paste_that_ends_the_input_is_said_before_the_chat_ends(
     assert _said(standfast) == ["last words"]
 
 
-def test_what_was_pasted_before_a_question_does_not_answer_it(
+def test_text_pasted_before_a_question_does_not_answer_it(
     terminal: Callable[..., Terminal], standfast: Any
 ) -> None:
     """Bug: a second pasted line "y" approved the call that the first one led to."""
@@ -582,7 +582,7 @@ def test_what_was_pasted_before_a_question_does_not_answer_it(
     ("args", "kwargs", "offered"),
     [([1, "x"], {}, {"args": [1, "x"]}), ([], {"cents": 5}, {"cents": 5}), ([], {}, {})],
 )
-def test_the_arguments_of_a_call_are_offered_to_be_edited(
+def test_the_arguments_of_a_call_are_offered_for_editing(
     args: list[Any], kwargs: dict[str, Any], offered: dict[str, Any]
 ) -> None:
     """Bug: for a positional call the field was an empty object, and Enter dropped every argument."""

@@ -1,4 +1,4 @@
-"""`standfast sessions` over sessions that run code, beside those of agents."""
+"""`standfast sessions` with sessions that run code, alongside those of agents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _value(standfast: Any, code: str, session: str) -> Any:
 
 
 def test_both_kinds_of_session_are_in_one_list(standfast: Any, session: str) -> None:
-    """Ours: one that runs code shows its engine in place of a model."""
+    """Ours: a code session shows its engine instead of a model."""
     standfast("chat", "hello")
     chat, code = standfast("sessions", "list", "--json").document
     assert (chat["session_id"], chat["model"], chat["code"]) == ("chat", "scripted:demo", None)
@@ -56,7 +56,7 @@ def test_a_code_session_is_shown_with_its_cells_limits_and_size(standfast: Any, 
     assert (report["value"]["result"], report["value"]["stdout"]) == (42, "hi\n")
 
 
-def test_a_waiting_code_session_says_what_it_waits_for(standfast: Any, refunds: str, ledger: Path) -> None:
+def test_a_waiting_code_session_shows_what_it_waits_for(standfast: Any, refunds: str, ledger: Path) -> None:
     """Ours: the output has the approval, and the command that decides it."""
     standfast("run", "--tools", refunds, "-e", 'refund("A1", 1)', "--session-id", "s")
     ran = standfast("sessions", "show", "s")
@@ -67,7 +67,7 @@ def test_a_waiting_code_session_says_what_it_waits_for(standfast: Any, refunds: 
     assert '│ refund("A1", 1)' in ran.stdout
 
 
-def test_a_session_past_its_lifetime_is_gone(standfast: Any, home: Path) -> None:
+def test_an_expired_session_no_longer_exists(standfast: Any, home: Path) -> None:
     """Ours: the list and every command agree that it does not exist."""
 
     class HourAgo(SystemClock):
@@ -82,8 +82,8 @@ def test_a_session_past_its_lifetime_is_gone(standfast: Any, home: Path) -> None
         assert error["code"] == "SESSION_NOT_FOUND"
 
 
-def test_a_snapshot_travels_as_a_private_file(standfast: Any, session: str, tmp_path: Path) -> None:
-    """Seed: snapshot and restore. Ours: the file is for its owner only."""
+def test_a_snapshot_can_be_moved_as_a_private_file(standfast: Any, session: str, tmp_path: Path) -> None:
+    """Seed: snapshot and restore. Ours: only the owner can read the file."""
     file = tmp_path / "s.snap"
     made = standfast("sessions", "snapshot", "s", "--out", str(file), "--json").document
     assert set(made) == {"snapshot_id", "session_id"}
@@ -102,7 +102,7 @@ def test_a_damaged_snapshot_is_refused(standfast: Any, session: str, tmp_path: P
     assert (refused.status, refused.document["error"]["code"]) == (1, "SNAPSHOT_CORRUPT")
 
 
-def test_a_fork_goes_its_own_way(standfast: Any, session: str) -> None:
+def test_a_fork_is_independent(standfast: Any, session: str) -> None:
     """Seed: a fork has the variables at the end, or at a node."""
     standfast("run", "-e", "x = 42", "--session-id", "s")
     first = standfast("sessions", "show", "s", "--json").document["nodes"][1]["id"]
@@ -112,8 +112,8 @@ def test_a_fork_goes_its_own_way(standfast: Any, session: str) -> None:
     assert [_value(standfast, "x", name) for name in ("s", "t", "early")] == [42, 0, 41]
 
 
-def test_a_rewound_code_session_has_its_variables_of_then(standfast: Any, session: str) -> None:
-    """Ours: a rewind moves the variables with the history, back and forth."""
+def test_rewinding_a_code_session_restores_its_variables(standfast: Any, session: str) -> None:
+    """Ours: a rewind moves the variables with the history, in both directions."""
     standfast("run", "-e", "x = 42", "--session-id", "s")
     last = standfast("sessions", "show", "s", "--json").document["head"]["leaf"]
     assert standfast("sessions", "rewind", "s").status == 0
@@ -129,7 +129,7 @@ def test_a_rewound_code_session_has_its_variables_of_then(standfast: Any, sessio
 
 
 def test_a_code_session_is_exported_with_its_cells(standfast: Any, session: str, tmp_path: Path) -> None:
-    """Ours: the same document as an agent's session."""
+    """Ours: the document has the same form as for an agent's session."""
     out = tmp_path / "s.json"
     assert standfast("sessions", "export", "s", "--out", str(out)).status == 0
     document = json.loads(out.read_text())
@@ -137,7 +137,7 @@ def test_a_code_session_is_exported_with_its_cells(standfast: Any, session: str,
     assert document["head"]["code"]["engine"] == "monty"
 
 
-def test_reset_forgets_and_delete_removes(standfast: Any, session: str) -> None:
+def test_reset_clears_a_session_and_delete_removes_it(standfast: Any, session: str) -> None:
     """Seed: `reset` keeps the session, `delete` does not."""
     assert standfast("sessions", "reset", "s", "--json").status == 0
     assert standfast("run", "-e", "x", "--session-id", "s", "--json").status == 1
@@ -145,7 +145,7 @@ def test_reset_forgets_and_delete_removes(standfast: Any, session: str) -> None:
     assert standfast("sessions", "list", "--json").document == []
 
 
-def test_a_waiting_run_is_resumed_or_cancelled(
+def test_a_waiting_run_can_be_resumed_or_cancelled(
     standfast: Any, session: str, refunds: str, ledger: Path
 ) -> None:
     """Ours: `resume` without a decision still waits; `cancel` frees the session."""
@@ -162,7 +162,7 @@ def test_a_waiting_run_is_resumed_or_cancelled(
 @pytest.mark.parametrize(
     "words", ["show", "export", "fork", "rewind", "cancel", "resume", "snapshot", "reset", "delete"]
 )
-def test_a_session_that_does_not_exist_is_an_error(standfast: Any, words: str) -> None:
+def test_an_unknown_session_is_an_error(standfast: Any, words: str) -> None:
     """Ours: the exit status is 1, and the document names the command that lists sessions."""
     more = ("other",) if words == "fork" else ()
     ran = standfast("sessions", words, "ghost", *more, "--json")
@@ -172,8 +172,8 @@ def test_a_session_that_does_not_exist_is_an_error(standfast: Any, words: str) -
 
 
 @pytest.mark.parametrize("words", ["snapshot", "reset", "resume"])
-def test_what_only_code_sessions_have_is_refused_for_an_agent_s(standfast: Any, words: str) -> None:
-    """Ours: the error says whose session it is, and the hint names the right command."""
+def test_commands_for_code_sessions_refuse_an_agents_session(standfast: Any, words: str) -> None:
+    """Ours: the error says that an agent owns the session, and the hint names the right command."""
     standfast("chat", "hello")
     ran = standfast("sessions", words, "chat", "--json")
     error = ran.document["error"]
@@ -182,7 +182,7 @@ def test_what_only_code_sessions_have_is_refused_for_an_agent_s(standfast: Any, 
     assert "`standfast " in error["hint"]
 
 
-def test_a_snapshot_is_not_restored_into_an_agent_s_session(standfast: Any, session: str) -> None:
+def test_a_snapshot_is_not_restored_into_an_agents_session(standfast: Any, session: str) -> None:
     """Ours: neither kind of session can become the other."""
     standfast("chat", "hello")
     name = standfast("sessions", "snapshot", "s", "--json").document["snapshot_id"]
@@ -191,7 +191,7 @@ def test_a_snapshot_is_not_restored_into_an_agent_s_session(standfast: Any, sess
 
 
 def test_each_command_refuses_a_session_of_the_other_kind(standfast: Any, session: str) -> None:
-    """Ours: `run` and `chat` have different default sessions; a name of the other kind is an error."""
+    """Ours: `run` and `chat` have different default sessions; naming one of the other kind is an error."""
     assert standfast("chat", "hello").status == 0
     assert standfast("run", "-e", "1").status == 0
     talked = standfast("chat", "hello", "--session", "s", "--json")
@@ -203,6 +203,6 @@ def test_each_command_refuses_a_session_of_the_other_kind(standfast: Any, sessio
     assert ran.document["error"]["hint"]
 
 
-def test_the_former_group_is_gone(standfast: Any) -> None:
+def test_the_former_command_group_is_gone(standfast: Any) -> None:
     """Ours: one group of commands covers every session."""
     assert standfast("session", "list").status == 2

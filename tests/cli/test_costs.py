@@ -1,4 +1,4 @@
-"""What the command line prints about costs, and about model calls that failed."""
+"""Costs and failed model calls in the output of the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from standfast.model.limits import Usage
         (Usage(calls=1, priced=1), "$0.00"),
     ],
 )
-def test_a_cost_is_printed_as_far_as_it_is_known(usage: Usage, text: str) -> None:
+def test_an_unknown_or_partly_known_cost_is_printed_as_such(usage: Usage, text: str) -> None:
     """Ours: an unknown cost is not shown as zero."""
     assert cost_text(usage) == text
 
@@ -38,7 +38,7 @@ def costly(tmp_path: Path) -> str:
     return f"scripted:{path}"
 
 
-def test_a_turn_and_a_session_tell_what_they_cost(standfast: Any, costly: str) -> None:
+def test_a_turn_and_a_session_show_their_cost(standfast: Any, costly: str) -> None:
     """Ours: the cost is shown with the usage."""
     ran = standfast("chat", "hi", "--model", costly)
     assert "1 model call · 1010 tokens · $0.0021" in ran.stderr
@@ -49,7 +49,7 @@ def test_a_turn_and_a_session_tell_what_they_cost(standfast: Any, costly: str) -
     assert "$0.0042" in shown
 
 
-def test_a_turn_that_costs_nothing_is_printed_without_a_price(standfast: Any) -> None:
+def test_a_turn_without_cost_is_printed_without_a_price(standfast: Any) -> None:
     """Ours: a script or a local model needs no column of zeros."""
     assert "$" not in standfast("chat", "hello").stderr
     assert "cost" not in standfast("sessions", "show", "chat").stdout
@@ -58,7 +58,7 @@ def test_a_turn_that_costs_nothing_is_printed_without_a_price(standfast: Any) ->
 @pytest.mark.parametrize(
     ("retry_in_ms", "told"), [(2_300, "trying again in 2 s"), (0, "trying again"), (None, "")]
 )
-def test_a_failed_model_call_is_printed_with_the_time_of_the_retry(
+def test_a_failed_model_call_is_printed_with_the_delay_before_the_retry(
     retry_in_ms: int | None, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Bug: "trying again" was printed for the last attempt, too."""

@@ -21,7 +21,7 @@ def refund(order_id: str) -> str:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    """Return a file as `Runtime("shop.db")` writes it: one ended session, and one that waits."""
+    """Return a file as `Runtime("shop.db")` writes it: with one ended session and one that waits."""
     file = tmp_path / "shop" / "shop.db"
     asking = {"tool_calls": [{"name": "refund", "arguments": {"order_id": "A1"}}]}
 
@@ -48,9 +48,7 @@ def shop(tmp_path: Path) -> Path:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_every_command_opens_the_file_of_a_runtime(
-    standfast: Any, shop: Path, words: tuple[str, ...]
-) -> None:
+def test_every_command_opens_a_runtimes_file(standfast: Any, shop: Path, words: tuple[str, ...]) -> None:
     """Bug: `--data-dir shop.db` was refused, so a program's sessions could not be inspected."""
     shown = standfast(*words, "--data-dir", str(shop), "--json")
     assert shown.status == 0, shown.stdout + shown.stderr
@@ -58,8 +56,8 @@ def test_every_command_opens_the_file_of_a_runtime(
     assert shop.is_file()
 
 
-def test_a_program_s_sessions_are_those_of_the_file(standfast: Any, shop: Path) -> None:
-    """Bug: a developer could not use the command line on the file that the product writes."""
+def test_commands_work_on_a_programs_sessions(standfast: Any, shop: Path) -> None:
+    """Bug: a developer could not use the command line on the file that a program writes."""
     listed = standfast("sessions", "list", "--data-dir", str(shop), "--json").document
     assert {(one["session_id"], one["state"]) for one in listed} == {
         ("greeting", "idle"),
@@ -75,8 +73,8 @@ def test_the_environment_may_name_a_file(standfast: Any, shop: Path, monkeypatch
     assert len(standfast("sessions", "list", "--json").document) == 2
 
 
-def test_the_sandbox_keeps_its_sessions_in_the_same_file(standfast: Any, shop: Path) -> None:
-    """Ours: agents and sandbox share one file; the signing key lies beside it under its name."""
+def test_the_sandbox_stores_its_sessions_in_the_same_file(standfast: Any, shop: Path) -> None:
+    """Ours: agents and sandbox share one file; the signing key is beside it and has its name."""
     where = ("--data-dir", str(shop), "--json")
     assert standfast("run", "-e", "x = 41", "--session-id", "s", *where).status == 0
     assert standfast("run", "-e", "x + 1", "--session-id", "s", *where).document["result"] == 42
@@ -87,7 +85,7 @@ def test_the_sandbox_keeps_its_sessions_in_the_same_file(standfast: Any, shop: P
     assert not shop.with_name("snapshot.key").exists()
 
 
-def test_the_file_of_a_data_directory_is_that_directory(standfast: Any, home: Path) -> None:
+def test_naming_the_file_in_a_data_directory_names_the_directory(standfast: Any, home: Path) -> None:
     """Ours: both names give the same sessions, key and history."""
     assert standfast("run", "-e", "x = 41", "--session-id", "s", "--json").status == 0
     key = (home / "snapshot.key").read_bytes()
@@ -97,7 +95,7 @@ def test_the_file_of_a_data_directory_is_that_directory(standfast: Any, home: Pa
     assert not list(home.glob("standfast.db.*key*"))
 
 
-def test_a_new_path_is_a_file_if_it_is_named_like_one(standfast: Any, tmp_path: Path) -> None:
+def test_a_new_path_with_a_database_suffix_becomes_a_file(standfast: Any, tmp_path: Path) -> None:
     """Bug: `--data-dir shop.db` made a directory of that name where `Runtime("shop.db")` makes a file."""
     for name in ("new.db", "new.sqlite", "below/new.sqlite3"):
         assert standfast("run", "-e", "1", "--data-dir", str(tmp_path / name), "--json").status == 0
@@ -106,7 +104,9 @@ def test_a_new_path_is_a_file_if_it_is_named_like_one(standfast: Any, tmp_path: 
     assert (tmp_path / "new" / "standfast.db").is_file()
 
 
-def test_a_path_that_is_neither_is_refused_with_the_reason(standfast: Any, tmp_path: Path) -> None:
+def test_a_path_that_is_neither_database_nor_directory_is_refused_with_the_reason(
+    standfast: Any, tmp_path: Path
+) -> None:
     """Ours: the error names the path and what is wrong with it."""
     text = tmp_path / "notes.txt"
     text.write_text("these are notes, not a database")
@@ -120,10 +120,10 @@ def test_a_path_that_is_neither_is_refused_with_the_reason(standfast: Any, tmp_p
     assert text.read_text() == "these are notes, not a database"
 
 
-def test_a_file_that_cannot_be_read_is_refused_with_the_reason(
+def test_an_unreadable_file_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: a missing permission is no traceback; root reads everything, so it is simulated."""
+    """Ours: a missing permission causes no traceback; root can read everything, so it is simulated."""
     (tmp_path / "shop.db").touch()
 
     def refuse(*_: object, **__: object) -> None:
@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_the_reason(
         DataDir(tmp_path / "shop.db")
 
 
-def test_the_histories_and_the_trace_of_a_file_have_its_name(tmp_path: Path) -> None:
+def test_the_histories_and_the_trace_of_a_file_are_named_after_it(tmp_path: Path) -> None:
     """Ours: two files in one directory share nothing."""
     first, second = DataDir(tmp_path / "a.db"), DataDir(tmp_path / "b.db")
     assert first.beside("chat_history") == tmp_path / "a.db.chat_history"

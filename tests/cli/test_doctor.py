@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-def test_a_new_installation_is_healthy_and_stays_untouched(standfast: Any, home: Path) -> None:
+def test_a_new_installation_is_healthy_and_is_not_changed(standfast: Any, home: Path) -> None:
     """Seed: doctor. Ours: checking creates nothing."""
     ran = standfast("doctor", "--json")
     assert (ran.status, ran.document["ok"]) == (0, True)
@@ -26,7 +26,7 @@ def test_a_used_installation_is_healthy(standfast: Any, home: Path) -> None:
     assert "problem" not in ran.stdout
 
 
-def test_a_key_that_others_can_read_is_a_problem(standfast: Any, home: Path) -> None:
+def test_a_key_that_others_can_read_is_reported(standfast: Any, home: Path) -> None:
     """Ours: the hint has the command that fixes it."""
     standfast("run", "-e", "1")
     (home / "snapshot.key").chmod(0o644)
@@ -36,7 +36,7 @@ def test_a_key_that_others_can_read_is_a_problem(standfast: Any, home: Path) -> 
     assert (bad["name"], bad["hint"]) == ("snapshot key", f"chmod 600 {home / 'snapshot.key'}")
 
 
-def test_a_damaged_database_is_a_problem_not_a_crash(standfast: Any, home: Path) -> None:
+def test_a_damaged_database_is_reported_and_does_not_crash_the_command(standfast: Any, home: Path) -> None:
     """Ours: the doctor must work on damaged data."""
     home.mkdir(mode=0o700)
     (home / "standfast.db").write_bytes(b"not a database" * 1000)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 TYPESCRIPT = ("--language", "typescript", "--session-id", "ts")
 
 
-def test_a_session_says_its_language_and_its_engine(standfast: Any) -> None:
+def test_a_session_shows_its_language_and_its_engine(standfast: Any) -> None:
     """Ours: one data directory holds sessions of all engines."""
     standfast("run", "-e", "x = 1")
     standfast("run", *TYPESCRIPT, "-e", "const x = 2")
@@ -28,7 +28,7 @@ def test_a_session_says_its_language_and_its_engine(standfast: Any) -> None:
     assert "typescript" in standfast("sessions", "show", "ts").stdout
 
 
-def test_every_engine_has_a_session_of_its_own_where_none_is_named(standfast: Any) -> None:
+def test_every_engine_has_its_own_default_session(standfast: Any) -> None:
     """Ours: a user who tries another language still has the earlier session."""
     standfast("run", "-e", "x = 1")
     standfast("run", "--language", "typescript", "-e", "const x = 2")
@@ -41,8 +41,8 @@ def test_every_engine_has_a_session_of_its_own_where_none_is_named(standfast: An
     assert standfast("run", "--engine", "monty", "-e", "x", "--json").document["result"] == 1
 
 
-def test_another_language_or_engine_of_a_session_is_refused(standfast: Any, tmp_path: Path) -> None:
-    """Ours: both are fixed when the session is made, and the message names them."""
+def test_another_language_or_engine_for_a_session_is_refused(standfast: Any, tmp_path: Path) -> None:
+    """Ours: both are fixed when the session is created, and the message names them."""
     standfast("run", "-e", "x = 1")
     named = ("--session-id", "default")
     wrong = standfast("run", "-e", "x", "--engine", "cpython", *named, "--json")
@@ -55,14 +55,14 @@ def test_another_language_or_engine_of_a_session_is_refused(standfast: Any, tmp_
     assert standfast("run", "-e", "x", "--engine", "monty", "--json").document["result"] == 1
 
 
-def test_an_engine_of_another_language_is_wrong_usage(standfast: Any) -> None:
+def test_an_engine_for_another_language_is_a_usage_error(standfast: Any) -> None:
     """Ours: wrong usage exits with status 2."""
     wrong = standfast("run", *TYPESCRIPT, "--engine", "cpython", "-e", "1")
     assert wrong.status == 2
     assert "cpython runs python, not typescript" in wrong.stderr
 
 
-def test_packages_that_are_missing_are_named_with_the_extra_that_has_them() -> None:
+def test_missing_packages_are_named_with_the_extra_that_installs_them() -> None:
     """Ours: an engine that only some users install says how to get it."""
     with pytest.raises(CodeExecutionUnavailable, match="no_such_module") as caught:
         engine_kinds._require("standfast[typescript]", "TypeScript", "sys", "no_such_module")
@@ -70,7 +70,7 @@ def test_packages_that_are_missing_are_named_with_the_extra_that_has_them() -> N
     assert caught.value.code == "ENGINE_UNAVAILABLE"
 
 
-def test_the_doctor_tells_of_every_engine(standfast: Any) -> None:
+def test_the_doctor_lists_every_engine(standfast: Any) -> None:
     """Ours: the doctor lists which engines work here, and why others do not."""
     checks = {item["name"]: item for item in standfast("doctor", "--json").document["checks"]}
     assert "1 + 1 is 2" in checks["engine"]["detail"]
@@ -78,7 +78,7 @@ def test_the_doctor_tells_of_every_engine(standfast: Any) -> None:
     assert checks["engine cpython"]["ok"]
 
 
-def test_a_file_that_ends_in_ts_is_typescript(standfast: Any, tmp_path: Path) -> None:
+def test_a_file_with_the_suffix_ts_is_typescript(standfast: Any, tmp_path: Path) -> None:
     """Ours: the file name selects the language; --language overrides it."""
     script = tmp_path / "report.ts"
     script.write_text("const total: number = [1, 2, 3].reduce((a, b) => a + b)\nconsole.log('hi')\ntotal\n")
@@ -88,14 +88,14 @@ def test_a_file_that_ends_in_ts_is_typescript(standfast: Any, tmp_path: Path) ->
     assert standfast("validate", "-f", str(script), "--language", "python").status == 1
 
 
-def test_typescript_keeps_its_variables_from_run_to_run(standfast: Any) -> None:
+def test_typescript_variables_persist_between_runs(standfast: Any) -> None:
     """Seed: a session is state that runs share."""
     standfast("run", *TYPESCRIPT, "-e", "const x = {n: 20}")
     ran = standfast("run", *TYPESCRIPT, "-e", "x.n + y", "--inputs", '{"y": 1}', "--json").document
     assert (ran["status"], ran["result"]) == ("ok", 21)
 
 
-def test_a_repl_of_typescript_takes_several_lines_where_they_are_needed(standfast: Any) -> None:
+def test_a_typescript_repl_accepts_entries_of_several_lines(standfast: Any) -> None:
     """Ours: open brackets and templates continue an entry."""
     entries = "function twice(n: number) {\n  return 2 * n\n}\n`a\n${twice(2)}`\ntwice(\n  21\n)\n"
     ran = standfast("repl", *TYPESCRIPT, stdin=entries)
@@ -111,7 +111,7 @@ def test_a_repl_of_typescript_takes_several_lines_where_they_are_needed(standfas
     ],
     ids=["quickjs", "cpython"],
 )
-def test_a_run_that_waits_is_approved_in_another_process_on_its_own_engine(
+def test_a_waiting_run_is_approved_in_another_process_on_its_own_engine(
     process: Any, refunds: str, ledger: Path, options: tuple[str, ...], code: str
 ) -> None:
     """Ours: a person can approve without knowing the engine; calls made before are not repeated."""

@@ -1,4 +1,4 @@
-"""What holds for every command."""
+"""Behaviour that all commands share."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_command_takes_json_and_a_data_directory(standfast: Any, words: tuple[str, ...]) -> None:
-    """Seed: every command takes --json."""
+def test_every_command_accepts_json_and_a_data_directory(standfast: Any, words: tuple[str, ...]) -> None:
+    """Seed: every command accepts --json."""
     shown = standfast(*words, "--help")
     assert shown.status == 0
     assert "--json" in shown.stdout
     assert "--data-dir" in shown.stdout
 
 
-def test_the_options_may_stand_before_the_command(standfast: Any, tmp_path: Any) -> None:
+def test_options_may_precede_the_command(standfast: Any, tmp_path: Any) -> None:
     """Ours: `standfast --data-dir D --json run …` works like the options after the command."""
     ran = standfast("--data-dir", str(tmp_path / "other"), "--json", "run", "-e", "1")
     assert ran.document["result"] == 1
@@ -38,18 +38,18 @@ def test_the_options_may_stand_before_the_command(standfast: Any, tmp_path: Any)
     assert standfast("sessions", "--json", "list").document == []
 
 
-def test_the_version_is_the_package_s(standfast: Any) -> None:
+def test_the_version_is_that_of_the_package(standfast: Any) -> None:
     """Ours: `--version` prints the version of the package."""
     assert package.__version__ in standfast("--version").stdout
 
 
-def test_the_package_can_be_run() -> None:
+def test_the_package_can_be_run_as_a_module() -> None:
     """Ours: `python -m standfast` is the same command."""
     done = subprocess.run([sys.executable, "-m", "standfast", "--version"], capture_output=True, text=True)
     assert (done.returncode, package.__version__ in done.stdout) == (0, True)
 
 
-def test_a_defect_is_a_short_message(standfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_a_short_message(standfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: a traceback is printed only on request."""
     from standfast.runtime.agent_runtime import Runtime
 

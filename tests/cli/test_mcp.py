@@ -48,7 +48,7 @@ def test_a_server_is_listed_inspected_trusted_and_called(standfast: Any, config:
     assert standfast("mcp", "list", "--json").document[0]["trusted"] is False
 
 
-def test_a_question_of_a_server_is_asked_on_the_terminal(standfast: Any, config: Path) -> None:
+def test_a_servers_question_is_asked_at_the_terminal(standfast: Any, config: Path) -> None:
     """Ours: `call` asks the person at the terminal."""
     done = standfast("mcp", "call", "raw", "ask", stdin='{"city": "Oslo"}\n')
     assert "Which city?" in done.stderr
@@ -58,24 +58,24 @@ def test_a_question_of_a_server_is_asked_on_the_terminal(standfast: Any, config:
 @pytest.mark.parametrize(
     ("typed", "action"), [("decline\n", "decline"), ("cancel\n", "cancel"), ("", "cancel")]
 )
-def test_a_question_can_be_declined_on_the_terminal(
+def test_a_question_can_be_declined_at_the_terminal(
     standfast: Any, config: Path, typed: str, action: str
 ) -> None:
-    """Bug: nothing but a JSON object could be typed, and the end of the input printed a traceback."""
+    """Bug: only a JSON object could be typed, and the end of the input printed a traceback."""
     done = standfast("mcp", "call", "raw", "ask", stdin=typed)
     assert done.stdout == f"no city: {action}\n"
     assert "Traceback" not in done.stderr
 
 
-def test_an_answer_that_does_not_fit_is_asked_for_again(standfast: Any, config: Path) -> None:
-    """Ours: the question's schema is shown, and checked when it is answered."""
+def test_an_invalid_answer_is_asked_for_again(standfast: Any, config: Path) -> None:
+    """Ours: the question's schema is shown, and the answer is validated."""
     done = standfast("mcp", "call", "raw", "ask", stdin='{"town": 1}\n{"city": "Oslo"}\n')
     assert '"required": ["city"]' in done.stderr
     assert done.stdout == "weather in Oslo\n"
 
 
-def test_a_server_is_found_by_the_name_in_the_file(standfast: Any, config: Path) -> None:
-    """Bug: `my-raw` of the file was known only as `my_raw`, the part of its tools' names."""
+def test_a_server_is_found_by_its_name_in_the_file(standfast: Any, config: Path) -> None:
+    """Bug: `my-raw` in the file was known only as `my_raw`, the prefix of its tools' names."""
     servers = json.loads(config.read_text())["mcpServers"]
     config.write_text(json.dumps({"mcpServers": {"my-raw": servers["raw"]}}))
     for name in ("my-raw", "my_raw"):
@@ -83,7 +83,7 @@ def test_a_server_is_found_by_the_name_in_the_file(standfast: Any, config: Path)
 
 
 @pytest.mark.slow
-def test_a_server_that_has_changed_is_called_once_a_person_agrees(
+def test_a_changed_server_is_called_only_after_a_person_agrees(
     standfast: Any, config: Path, tmp_path: Path
 ) -> None:
     """Ours: after a rug pull, `trust` shows the change and asks."""
@@ -112,7 +112,7 @@ def test_a_server_that_has_changed_is_called_once_a_person_agrees(
         (("list", "--config", "none.json"), "NOT_CONFIGURED"),
     ],
 )
-def test_a_failure_has_its_code(standfast: Any, config: Path, words: tuple[str, ...], code: str) -> None:
+def test_a_failure_has_an_error_code(standfast: Any, config: Path, words: tuple[str, ...], code: str) -> None:
     """Ours: errors on the command line have codes, too."""
     done = standfast("mcp", *words, "--json")
     assert done.status != 0
@@ -120,8 +120,8 @@ def test_a_failure_has_its_code(standfast: Any, config: Path, words: tuple[str, 
 
 
 @pytest.mark.parametrize("name", ["", "list", "inspect", "call", "trust", "stdio", "http"])
-def test_every_command_explains_itself(standfast: Any, name: str) -> None:
-    """Ours: every command has help."""
+def test_every_command_has_help(standfast: Any, name: str) -> None:
+    """Ours: a user can discover the commands without the documentation."""
     done = standfast("mcp", *([name] if name else []), "--help")
     assert done.status == 0
     assert "mcp" in done.stdout.partition("\n")[0]
@@ -129,7 +129,7 @@ def test_every_command_explains_itself(standfast: Any, name: str) -> None:
 
 
 def _flat(text: str) -> str:
-    """Return what a person reads in a box or a table, without its lines."""
+    """Return the text of a box or a table, without its lines."""
     return " ".join(text.replace("│", " ").split())
 
 
@@ -147,10 +147,8 @@ def _chat(standfast: Any, tmp_path: Path, tool: str, *words: str) -> Any:
 
 
 @pytest.mark.slow
-def test_a_turn_that_waits_for_trust_shows_what_has_changed(
-    standfast: Any, config: Path, tmp_path: Path
-) -> None:
-    """Bug: `chat`, `approvals list` and `approvals show` showed the call, and not a word about the change."""
+def test_a_turn_that_waits_for_trust_shows_what_changed(standfast: Any, config: Path, tmp_path: Path) -> None:
+    """Bug: `chat`, `approvals list` and `approvals show` showed the call, but nothing about the change."""
     assert _chat(standfast, tmp_path, "echo", "--session", "before").status == 0
     tool = {"name": "echo", "description": "Send everything.", "inputSchema": {"type": "object"}}
     (tmp_path / "tools.json").write_text(json.dumps([tool]))
@@ -175,7 +173,7 @@ def test_a_turn_that_waits_for_an_answer_shows_the_question(
     assert "weather in Oslo" in answered.stderr
 
 
-def test_a_question_is_answered_in_a_chat() -> None:
+def test_a_question_can_be_answered_in_a_chat() -> None:
     """Bug: `yes` sent an answer without its required fields, which was refused."""
     asked: list[tuple[str, str]] = []
 
@@ -204,7 +202,7 @@ def test_a_question_is_answered_in_a_chat() -> None:
     assert decision.kwargs == {"city": "Oslo"}
 
 
-def test_a_result_is_printed_as_it_is_and_without_control_characters(standfast: Any, config: Path) -> None:
+def test_a_result_is_printed_unwrapped_and_without_control_characters(standfast: Any, config: Path) -> None:
     """Bug: long lines were wrapped, which broke JSON, and escape sequences reached the terminal."""
     code = json.dumps({"code": "out = 'x' * 300 + chr(27) + '[31m'"})
     assert standfast("mcp", "call", "raw", "use", code).stdout == "x" * 300 + "\\x1b[31m\n"
@@ -222,7 +220,7 @@ def test_ctrl_c_at_a_question_ends_the_command(config: Path) -> None:
             read = process.stderr.read(1)
             assert read, said
             said += read
-        for _ in range(10):  # a signal between the prompt and the read is noticed with the next one
+        for _ in range(10):  # a signal between the prompt and the read is noticed at the next one
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(3)
@@ -231,7 +229,7 @@ def test_ctrl_c_at_a_question_ends_the_command(config: Path) -> None:
         assert b"CANCELLED" in process.stderr.read()
 
 
-def test_a_server_that_never_answers_costs_its_time_limit(standfast: Any, config: Path) -> None:
+def test_a_server_that_never_answers_times_out(standfast: Any, config: Path) -> None:
     """Bug: `call` waited for ever."""
     servers = json.loads(config.read_text())["mcpServers"]
     limited = {**servers["raw"], "standfast": {"timeout_s": 0.3}}
@@ -241,7 +239,7 @@ def test_a_server_that_never_answers_costs_its_time_limit(standfast: Any, config
 
 
 @pytest.mark.slow
-def test_trust_asks_only_if_there_is_something_new(standfast: Any, config: Path) -> None:
+def test_trust_asks_only_if_something_is_new(standfast: Any, config: Path) -> None:
     """Bug: a refusal read `interrupted`, and an unchanged server was asked about."""
     refused = standfast("mcp", "trust", "raw", stdin="n\n")
     assert (refused.status, refused.stdout) == (1, "raw was not trusted\n")
@@ -255,7 +253,7 @@ def test_trust_asks_only_if_there_is_something_new(standfast: Any, config: Path)
 def test_without_a_file_the_error_says_what_to_write(
     standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: the first command that a new user tries."""
+    """Ours: this may be the first command that a new user tries."""
     monkeypatch.chdir(tmp_path)
     error = standfast("mcp", "list", "--json").document["error"]
     assert "there is no mcp.json in this directory" in error["message"]
@@ -263,10 +261,10 @@ def test_without_a_file_the_error_says_what_to_write(
 
 
 @pytest.mark.parametrize("port", ["99999", "taken"])
-def test_an_address_that_cannot_be_listened_on_is_an_error(
+def test_an_unusable_listening_address_is_an_error(
     standfast: Any, monkeypatch: pytest.MonkeyPatch, port: str
 ) -> None:
-    """Bug: a port above 65535 was an internal error, and one that is taken a line of the web server's log."""
+    """Bug: a port above 65535 was an internal error, and a port in use a line in the web server's log."""
     monkeypatch.setenv("STANDFAST_MCP_TOKEN", "a-token-for-tests-only")
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

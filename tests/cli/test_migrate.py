@@ -24,7 +24,7 @@ def former(tmp_path: Path, standfast: Any) -> Path:
     return directory
 
 
-def test_the_sessions_of_an_earlier_release_are_there_after_migrate(standfast: Any, former: Path) -> None:
+def test_sessions_of_an_earlier_release_are_available_after_migrate(standfast: Any, former: Path) -> None:
     """Ours: the command in the error's hint makes the earlier data available."""
     where = ("--data-dir", str(former), "--json")
     refused = standfast("run", "-e", "x + 1", *where)
@@ -41,7 +41,7 @@ def test_the_sessions_of_an_earlier_release_are_there_after_migrate(standfast: A
 def test_the_home_of_an_earlier_release_is_renamed(
     standfast: Any, former: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: without a directory, `migrate` works on what the commands use by default."""
+    """Ours: without a directory, `migrate` works on the default location of the commands."""
     monkeypatch.delenv("STANDFAST_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     former.rename(tmp_path / former_name.FORMER_HOME)
@@ -60,8 +60,8 @@ def test_a_database_in_use_is_not_renamed(standfast: Any, former: Path) -> None:
     assert (former / former_name.FORMER_DATABASE).exists()
 
 
-def test_a_database_with_the_present_name_is_never_replaced(standfast: Any, former: Path) -> None:
-    """Ours: an operator must resolve two databases in one directory."""
+def test_a_database_with_the_current_name_is_never_replaced(standfast: Any, former: Path) -> None:
+    """Ours: two databases in one directory are for the operator to resolve."""
     (former / "standfast.db").write_bytes(b"")
     refused = standfast("migrate", str(former), "--json")
     assert refused.document["error"]["message"] == f"{former / 'standfast.db'} exists already"

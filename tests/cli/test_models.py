@@ -49,7 +49,7 @@ def test_the_list_shows_configured_providers_and_never_a_key(
 
 
 def test_a_model_is_described_with_its_provider(standfast: Any) -> None:
-    """Ours: window, tools and reasoning are shown, and what is missing to use the model."""
+    """Ours: the context window, tools and reasoning are shown, and what is missing to use the model."""
     document = standfast("models", "anthropic:claude-sonnet-4-5", "--json").document
     assert (document["info"]["window"], document["info"]["tools"]) == (200_000, True)
     assert document["provider"]["configured"] is False
@@ -76,10 +76,8 @@ def test_an_unknown_model_is_an_error_with_close_names(standfast: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_catalog_of_ones_own_is_used(
-    standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ours: `--catalog` or the variable; a broken file is wrong usage, and the doctor reports it."""
+def test_a_custom_catalog_is_used(standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: `--catalog` or the variable names it; an invalid file is a usage error; the doctor reports it."""
     path = tmp_path / "models.json"
     path.write_text('{"models": [{"name": "mine:*", "window": 4096}]}')
     words = ("models", "mine:model", "--json")
@@ -116,8 +114,8 @@ def _models_of(standfast: Any) -> list[dict[str, Any]]:
     return [check for check in checks if check["name"] == "models"]
 
 
-def test_a_chat_with_a_model_that_has_no_key_is_wrong_usage(standfast: Any) -> None:
-    """Ours: the error names the variable before a session is made."""
+def test_a_chat_with_a_model_without_a_key_is_a_usage_error(standfast: Any) -> None:
+    """Ours: the error names the variable, and no session is created."""
     ran = standfast("chat", "--model", "anthropic:claude-sonnet-4-5", "Hi")
     assert ran.status == 2
     assert "ANTHROPIC_API_KEY" in ran.stderr
@@ -125,7 +123,7 @@ def test_a_chat_with_a_model_that_has_no_key_is_wrong_usage(standfast: Any) -> N
 
 @contextmanager
 def serving(*replies: str) -> Iterator[ChatServer]:
-    """Start a server on its own thread, because commands have their own loops."""
+    """Start a server on its own thread, because commands have their own event loops."""
     begun, ended, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
     server = ChatServer(replies)
 
@@ -146,7 +144,7 @@ def serving(*replies: str) -> Iterator[ChatServer]:
 
 
 @pytest.mark.slow
-def test_a_chat_with_a_compatible_server_is_carried_on_by_its_session_alone(standfast: Any) -> None:
+def test_a_chat_with_a_compatible_server_continues_from_its_session_alone(standfast: Any) -> None:
     """Ours: the session remembers the model's name, base URL included."""
     with serving("Hello.", "Good bye.") as server:
         name = f"openai-compatible:llama3.2:3b@{server.base_url}"

@@ -34,7 +34,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def run(folder: Path, *words: str) -> str:
-    """Run a module of this Python in the folder, with nothing installed, and return its output."""
+    """Run a module with this Python in the folder, with nothing installed, and return its output."""
     paths = os.pathsep.join([str(folder / "src"), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-m", *words],
@@ -48,7 +48,7 @@ def run(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_a_new_plugin_is_a_folder_and_says_what_to_do_next(standfast: Any, here: Path) -> None:
+def test_a_new_plugin_is_a_package_with_instructions_for_the_next_steps(standfast: Any, here: Path) -> None:
     """Ours: a working plugin package with its entry point."""
     document = standfast("new", "plugin", "word-count", "--json").document
     assert (document["name"], document["folder"]) == ("word-count", "word-count")
@@ -79,15 +79,15 @@ def test_nothing_is_overwritten(standfast: Any, here: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", "Greeter", "word_count", "2fast", "-x", "a--b", "a b", "../up", "é", "x" * 41, "a\n"]
 )
-def test_a_name_that_cannot_be_is_refused(standfast: Any, here: Path, name: str) -> None:
+def test_an_invalid_name_is_refused(standfast: Any, here: Path, name: str) -> None:
     """Ours: a name is checked before anything is written."""
     ran = standfast("new", "plugin", "--json", "--", name)
     assert (ran.status, ran.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
     assert files_of(here) == []
 
 
-def test_the_name_of_an_installed_plugin_is_taken(standfast: Any, here: Path) -> None:
-    """Ours: two plugins of one name would be ambiguous."""
+def test_the_name_of_an_installed_plugin_is_refused(standfast: Any, here: Path) -> None:
+    """Ours: two plugins with the same name would be ambiguous."""
     ran = standfast("new", "plugin", "plan", "--json")
     assert (ran.status, files_of(here)) == (1, [])
     assert "in package standfast" in ran.document["error"]["message"]
@@ -96,14 +96,14 @@ def test_the_name_of_an_installed_plugin_is_taken(standfast: Any, here: Path) ->
 @pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["word-count", "plugin", "none", "x"])
-def test_its_tests_pass_as_they_are(standfast: Any, here: Path, name: str) -> None:
-    """Ours: the generated tests pass under any name, with this Python and nothing installed."""
+def test_the_generated_tests_pass_unchanged(standfast: Any, here: Path, name: str) -> None:
+    """Ours: they pass under any name, with this Python and nothing installed."""
     standfast("new", "plugin", name)
     assert "2 passed" in run(here / name, "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
 
 
 @pytest.mark.slow
-def test_it_is_clean_for_ruff_and_mypy(standfast: Any, here: Path) -> None:
+def test_the_generated_code_passes_ruff_and_mypy(standfast: Any, here: Path) -> None:
     """Ours: a new project starts without lint errors."""
     standfast("new", "plugin", "word-count")
     folder = here / "word-count"

@@ -22,7 +22,7 @@ Offer = Callable[..., None]
 
 @pytest.fixture
 def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
-    """Puts a package that offers a plugin where Python looks for packages, as an installer leaves it."""
+    """Install a package that offers a plugin where Python finds packages, as an installer would."""
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
@@ -45,7 +45,7 @@ def listed(standfast: Any) -> dict[str, Any]:
     return {one["name"]: one for one in ran.document}
 
 
-def test_the_list_has_what_ships_with_standfast(standfast: Any) -> None:
+def test_the_list_has_the_plugins_that_ship_with_standfast(standfast: Any) -> None:
     """Ours: shipped plugins are entry points like any others."""
     found = listed(standfast)
     assert set(SHIPPED) <= set(found)
@@ -69,7 +69,7 @@ def test_a_broken_plugin_is_listed_with_its_error(standfast: Any, offer: Offer) 
     assert (refused.status, refused.document["error"]["code"]) == (1, "PLUGIN_ERROR")
 
 
-def test_what_exits_or_is_not_a_plugin_is_listed_as_broken(standfast: Any, offer: Offer) -> None:
+def test_a_module_that_exits_or_is_not_a_plugin_is_listed_as_broken(standfast: Any, offer: Offer) -> None:
     """Ours: listing plugins is safe, whatever they do."""
     offer("leaver", "leaver:Leaver", "raise SystemExit(3)", package="one")
     offer("number", "number_third:value", "value = 5", package="two")
@@ -80,7 +80,7 @@ def test_what_exits_or_is_not_a_plugin_is_listed_as_broken(standfast: Any, offer
     assert "ModuleNotFoundError" in found["gone"]["error"]["message"]
 
 
-def test_a_name_that_two_packages_offer_names_both(standfast: Any, offer: Offer) -> None:
+def test_a_name_offered_by_two_packages_is_listed_with_both(standfast: Any, offer: Offer) -> None:
     """Ours: the list shows the conflict, and the other plugins stay usable."""
     source = "from standfast import Plugin\nclass Mine(Plugin): ...\n"
     offer("plan", "mine_third:Mine", source)
@@ -93,8 +93,8 @@ def test_a_name_that_two_packages_offer_names_both(standfast: Any, offer: Offer)
     assert standfast("plugins", "show", "plan").status == 1
 
 
-def test_the_hooks_are_a_table_of_all_of_them(standfast: Any) -> None:
-    """Ours: the table has the parameters, the answer, the order and the effect of a failure."""
+def test_all_hooks_are_listed_in_a_table(standfast: Any) -> None:
+    """Ours: the table has the parameters, the return value, the order and the effect of a failure."""
     document = standfast("plugins", "list", "--hooks", "--json").document
     assert [one["name"] for one in document] == list(HOOKS)
     shown = standfast("plugins", "list", "--hooks").stdout
@@ -105,7 +105,7 @@ def test_the_hooks_are_a_table_of_all_of_them(standfast: Any) -> None:
     assert "if it fails, it is only logged" in shown
 
 
-def test_a_plugin_is_shown_with_everything_that_it_brings(standfast: Any) -> None:
+def test_a_plugin_is_shown_with_everything_it_provides(standfast: Any) -> None:
     """Ours: hooks in order, slots, tools with contracts, actions, options with defaults, version."""
     document = standfast("plugins", "show", "plan", "--json").document
     assert (document["id"], document["version"], document["package"]) == ("plan", "1", "standfast")
@@ -133,7 +133,7 @@ def test_exclusive_slots_are_shown(standfast: Any) -> None:
     assert "protocol_driver" in standfast("plugins", "show", protocol).stdout
 
 
-def test_a_class_in_the_current_directory_is_found(
+def test_a_class_in_the_current_directory_can_be_inspected(
     standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: a plugin can be inspected before it is packaged."""
@@ -166,7 +166,7 @@ def test_a_class_in_the_current_directory_is_found(
         (":", "cannot be loaded"),
     ],
 )
-def test_what_is_not_a_plugin_is_an_error_that_helps(standfast: Any, name: str, words: str) -> None:
+def test_a_name_that_is_not_a_plugin_is_an_error_with_a_hint(standfast: Any, name: str, words: str) -> None:
     """Ours: the error says what to do."""
     ran = standfast("plugins", "show", name, "--json")
     assert ran.status == 1
@@ -175,7 +175,7 @@ def test_what_is_not_a_plugin_is_an_error_that_helps(standfast: Any, name: str, 
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_while_a_plugin_is_imported(
+def test_ctrl_c_works_while_a_plugin_is_imported(
     offer: Offer, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     """Ours: a plugin that hangs on import can be interrupted without a traceback."""

@@ -1,4 +1,4 @@
-"""Commands on a store in PostgreSQL, and moving a store there."""
+"""Commands on a PostgreSQL store, and moving a store there."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ async def _greet(store: str) -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_every_command_takes_a_url(standfast: Any, url: str, words: tuple[str, ...]) -> None:
-    """Ours: `--store` takes a URL, a file or a directory."""
+def test_every_command_accepts_a_url(standfast: Any, url: str, words: tuple[str, ...]) -> None:
+    """Ours: `--store` accepts a URL, a file or a directory."""
     asyncio.run(_greet(url))
     shown = standfast(*words, "--store", url, "--json")
     assert shown.status == 0, shown.stdout + shown.stderr
     assert shown.document is not None
 
 
-def test_a_list_of_sessions_can_be_cut_and_filtered_by_agent(standfast: Any, url: str) -> None:
+def test_a_list_of_sessions_can_be_limited_and_filtered_by_agent(standfast: Any, url: str) -> None:
     """Ours: a shared store has more sessions than a list shows."""
 
     async def make() -> None:
@@ -60,7 +60,7 @@ def test_a_list_of_sessions_can_be_cut_and_filtered_by_agent(standfast: Any, url
     assert {it["session_id"] for it in shown.document} == {"s1", "s3"}
 
 
-def test_the_environment_names_the_store(
+def test_the_store_can_be_set_in_the_environment(
     standfast: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: `STANDFAST_STORE` selects the store of every command."""
@@ -102,7 +102,7 @@ def test_doctor_counts_queued_running_waiting_and_stuck_turns(standfast: Any, ur
     assert check["detail"] == "1 queued, 0 running, 0 waiting, 0 stuck"
 
 
-def test_doctor_shows_the_settings_of_the_server(standfast: Any, url: str) -> None:
+def test_doctor_shows_the_servers_settings(standfast: Any, url: str) -> None:
     """Ours: the operator sees the settings that durability depends on, and nothing is created."""
     shown = standfast("doctor", "--store", url, "--json")
     checks = {check["name"]: check for check in shown.document["checks"]}
@@ -121,7 +121,7 @@ def test_a_command_for_files_refuses_a_url(standfast: Any, url: str, tmp_path: P
     assert "pg_dump" in shown.document["error"]["hint"]
 
 
-def test_a_store_moves_with_its_snapshots(standfast: Any, url: str, tmp_path: Path) -> None:
+def test_a_store_can_be_moved_with_its_snapshots(standfast: Any, url: str, tmp_path: Path) -> None:
     """Ours: signatures from before the move stay valid."""
     file = tmp_path / "shop.db"
 
@@ -149,7 +149,7 @@ def test_a_store_moves_with_its_snapshots(standfast: Any, url: str, tmp_path: Pa
     assert "there is no store at" in refused.document["error"]["message"]
 
 
-def test_a_password_is_not_printed() -> None:
-    """Ours: commands are printed for copying, without passwords."""
+def test_passwords_are_not_printed() -> None:
+    """Ours: commands are printed for copying, but without passwords."""
     assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
     assert without_password("shop.db") == "shop.db"

@@ -1,4 +1,4 @@
-"""Commands that only read, on files and file systems that cannot be written to."""
+"""Commands that only read, on files and file systems that are read-only."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _can_mount() -> bool:
 
 
 def _read_only(home: Path, commands: list[list[str]]) -> dict[str, list[Any]]:
-    """Run commands in a process for which *home* is read-only, by its file system or its modes."""
+    """Run commands in a process for which *home* is read-only, because of its file system or its mode."""
     program = [sys.executable, "-c", _SCRIPT, str(home), json.dumps(commands)]
     if _can_mount():
         mounted = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
@@ -100,8 +100,8 @@ def _read_only(home: Path, commands: list[list[str]]) -> dict[str, list[Any]]:
     return said
 
 
-def _left_behind(filled: Path, home: Path, *, shm: bool) -> None:
-    """Copy the directory of a running program, whose log is not merged yet."""
+def _copy_running(filled: Path, home: Path, *, shm: bool) -> None:
+    """Copy the directory of a running program whose log is not merged yet."""
     shutil.copytree(filled, home, dirs_exist_ok=True)
     source = home.with_name("running")
     shutil.copytree(filled, source)
@@ -118,7 +118,7 @@ def _left_behind(filled: Path, home: Path, *, shm: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["closed", "running", "log alone", "without checksums", "older tables"])
-def test_every_command_that_only_reads_works_where_nothing_can_be_written(
+def test_every_command_that_only_reads_works_on_a_read_only_store(
     filled: Path, tmp_path: Path, state: str
 ) -> None:
     """Bug: `sessions list` failed on a read-only file system."""
@@ -128,14 +128,14 @@ def test_every_command_that_only_reads_works_where_nothing_can_be_written(
         case "closed":
             shutil.copytree(filled, home)
         case "running" | "log alone":
-            _left_behind(filled, home, shm=state == "running")
+            _copy_running(filled, home, shm=state == "running")
             commands = [*COMMANDS, ["sessions", "show", "later"]]
         case _:
             shutil.copytree(filled, home)
             (home / "standfast.db").unlink()
             without_checksums(filled / "standfast.db", home / "standfast.db")
             if state == "older tables":
-                _drop_last_tables(home / "standfast.db")
+                _downgrade_tables(home / "standfast.db")
                 commands = [words for words in COMMANDS if words[0] not in ("tasks", "triggers")]
     content = (home / "standfast.db").read_bytes()
     said = _read_only(home, commands)
@@ -148,8 +148,8 @@ def test_every_command_that_only_reads_works_where_nothing_can_be_written(
     assert (home / "standfast.db").read_bytes() == content
 
 
-def _drop_last_tables(path: Path) -> None:
-    """Make the file one of the second version of the sessions' tables."""
+def _downgrade_tables(path: Path) -> None:
+    """Convert the file to the second version of the sessions' tables."""
     with contextlib.closing(apsw.Connection(str(path))) as db:
         db.execute("DROP TABLE tasks; DROP TABLE triggers; DROP TABLE occurrences; DROP TABLE clocks")
         db.execute("DROP TABLE IF EXISTS journals")
@@ -159,7 +159,7 @@ def _drop_last_tables(path: Path) -> None:
         db.execute("UPDATE standfast_schema SET version = 2 WHERE component = 'sessions'")
 
 
-def test_a_command_that_writes_says_that_the_file_cannot_be_written_to(filled: Path, tmp_path: Path) -> None:
+def test_a_command_that_writes_reports_a_read_only_file(filled: Path, tmp_path: Path) -> None:
     """Ours: the command must not pretend that it stored anything."""
     home = tmp_path / "data"
     shutil.copytree(filled, home)

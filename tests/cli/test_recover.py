@@ -68,7 +68,7 @@ SCRIPT = {
 
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Return the options of an agent whose tools log their calls."""
+    """Return the options for an agent whose tools log their calls."""
     (tmp_path / "script.json").write_text(json.dumps(SCRIPT))
     (tmp_path / "tools.py").write_text(TOOLS)
     os.mkfifo(tmp_path / "begun")
@@ -85,7 +85,7 @@ def _kill_in_the_middle(running: subprocess.Popen[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_payment_that_a_crash_cut_off_is_not_made_twice(
+def test_a_payment_interrupted_by_a_crash_is_not_repeated(
     start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Seed: after SIGKILL in a tool, the turn ends, the model reads of it, and the tool ran once."""
@@ -99,10 +99,10 @@ def test_a_payment_that_a_crash_cut_off_is_not_made_twice(
 
 
 @pytest.mark.slow
-def test_a_look_that_a_crash_cut_off_is_taken_again(
+def test_an_idempotent_call_interrupted_by_a_crash_is_repeated(
     start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Seed: an idempotent effect is repeated."""
+    """Seed: an idempotent effect may run twice."""
     _kill_in_the_middle(start("chat", "look", *agent), tmp_path)
     (tmp_path / "ledger.second").touch()
     (done,) = process("recover", "--json").document
@@ -111,7 +111,7 @@ def test_a_look_that_a_crash_cut_off_is_taken_again(
 
 
 @pytest.mark.slow
-def test_code_that_a_crash_cut_off_is_resumed_and_pays_once(
+def test_code_interrupted_by_a_crash_resumes_and_pays_only_once(
     start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Ours: a run is a turn: after SIGKILL in a tool, the code resumes and gets an error."""
@@ -128,10 +128,10 @@ def test_code_that_a_crash_cut_off_is_resumed_and_pays_once(
 
 
 @pytest.mark.slow
-def test_a_look_that_a_crash_cut_off_in_code_is_taken_again(
+def test_an_idempotent_call_from_code_interrupted_by_a_crash_is_repeated(
     start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Ours: an idempotent effect is repeated in code, too, also by a watch."""
+    """Ours: `recover --watch` repeats it, too."""
     _kill_in_the_middle(start("run", "-e", "seen = look()\nseen", *agent[2:]), tmp_path)
     (tmp_path / "ledger.second").touch()
     watch = start("recover", "--watch")
@@ -144,10 +144,10 @@ def test_a_look_that_a_crash_cut_off_in_code_is_taken_again(
 
 
 @pytest.mark.slow
-def test_code_whose_tools_have_moved_is_reported_once_and_resumed_with_others(
+def test_a_run_whose_tools_file_moved_is_reported_and_can_be_resumed_with_the_new_one(
     start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Ours: the command prints the reason, exits with 1, and `--tools` names the new place."""
+    """Ours: the command prints the reason, exits with 1, and `--tools` names the new file."""
     _kill_in_the_middle(start("run", "-e", "look()", *agent[2:]), tmp_path)
     (tmp_path / "ledger.second").touch()
     (tmp_path / "tools.py").rename(tmp_path / "moved.py")
@@ -159,7 +159,7 @@ def test_code_whose_tools_have_moved_is_reported_once_and_resumed_with_others(
 
 
 @pytest.mark.slow
-def test_watching_sees_timers_through_until_it_is_stopped(
+def test_watching_waits_for_timers_until_it_is_stopped(
     start: Callable[..., subprocess.Popen[str]], standfast: Any, agent: tuple[str, ...]
 ) -> None:
     """Ours: each ended turn is one line; Ctrl-C ends a watch, so the status is 0."""
@@ -174,7 +174,7 @@ def test_watching_sees_timers_through_until_it_is_stopped(
 
 
 @pytest.mark.slow
-def test_watching_delivers_triggers_with_the_agents_that_sessions_remember(
+def test_watching_delivers_triggers_to_the_recorded_agents(
     start: Callable[..., subprocess.Popen[str]], standfast: Any
 ) -> None:
     """Bug: a timer added on the command line was never delivered without a program."""
@@ -189,7 +189,7 @@ def test_watching_delivers_triggers_with_the_agents_that_sessions_remember(
     assert watch.returncode == 0
 
 
-def test_a_turn_whose_agent_is_not_known_is_listed_with_the_reason(
+def test_a_turn_with_an_unknown_agent_is_listed_with_the_reason(
     standfast: Any, home: Path, tmp_path: Path
 ) -> None:
     """Ours: the agent of another program cannot be recreated without options."""
@@ -218,7 +218,7 @@ def test_a_turn_whose_agent_is_not_known_is_listed_with_the_reason(
     assert standfast("recover", "--session", "other", "--json").document == []
 
 
-def test_a_tools_file_that_has_moved_is_named_and_can_be_given_again(
+def test_a_tools_file_that_moved_is_named_and_can_be_replaced(
     standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: the decision is kept, and the turn waits for a process with the tools."""
@@ -240,7 +240,7 @@ def test_a_tools_file_that_has_moved_is_named_and_can_be_given_again(
     assert (done["status"], done["text"]) == ("finished", "done")
 
 
-def test_nothing_to_do_is_not_a_failure(standfast: Any) -> None:
+def test_having_nothing_to_resume_is_not_an_error(standfast: Any) -> None:
     """Ours: turns that wait for a person are not touched."""
     standfast("chat", "refund A1")
     ran = standfast("recover")
@@ -255,7 +255,7 @@ def test_ctrl_c_takes_effect_when_another_thread_receives_the_signal() -> None:
 
     async def work() -> None:
         nonlocal outcome
-        await asyncio.sleep(0.2)  # the main thread waits by then
+        await asyncio.sleep(0.2)  # by then, the main thread waits
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         await asyncio.sleep(5)
         outcome = "ran to its end"
@@ -266,7 +266,7 @@ def test_ctrl_c_takes_effect_when_another_thread_receives_the_signal() -> None:
     assert outcome == "interrupted"
 
 
-def test_a_host_whose_closing_is_cancelled_leaves_no_task(tmp_path: Path) -> None:
+def test_cancelling_the_closing_of_a_host_leaves_no_task(tmp_path: Path) -> None:
     """Bug: Ctrl-C while a host closed left the task that renews leases, and exiting waited 5 s for it."""
     script = tmp_path / "script.json"
     script.write_text('["hello"]')

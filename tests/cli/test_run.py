@@ -36,13 +36,13 @@ def test_a_session_outlives_the_process(process: Any) -> None:
     assert process("run", "-e", "unused = 3", "--json").document["result"] is None
 
 
-def test_sessions_do_not_see_each_other(standfast: Any) -> None:
+def test_sessions_do_not_share_variables(standfast: Any) -> None:
     """Ours: --session-id selects the variables."""
     standfast("run", "-e", "x = 1", "--session-id", "a")
     assert standfast("run", "-e", "x", "--session-id", "b", "--json").document["status"] != "ok"
 
 
-def test_code_comes_from_a_file_or_standard_input(standfast: Any, tmp_path: Path) -> None:
+def test_code_can_be_read_from_a_file_or_standard_input(standfast: Any, tmp_path: Path) -> None:
     """Seed: code is given by -e, -f or -."""
     file = tmp_path / "code.py"
     file.write_text("\ufeffresult = 7\n", encoding="utf-8")
@@ -50,7 +50,7 @@ def test_code_comes_from_a_file_or_standard_input(standfast: Any, tmp_path: Path
     assert standfast("run", "-", "--json", stdin="6 * 7").document["result"] == 42
 
 
-def test_inputs_limits_and_timeout_hold_for_the_run(standfast: Any) -> None:
+def test_inputs_limits_and_timeout_apply_to_the_run(standfast: Any) -> None:
     """Seed: inputs are variables, and limits apply to the run."""
     assert standfast("run", "-e", "a + b", "--inputs", '{"a": 1, "b": 2}', "--json").document["result"] == 3
     late = standfast("run", "-e", "while True: pass", "--timeout-ms", "100", "--json")
@@ -66,7 +66,7 @@ def test_a_snapshot_is_stored_on_request(standfast: Any) -> None:
     assert standfast("run", "-e", "x", "--session-id", "copy", "--json").document["result"] == 5
 
 
-def test_a_mount_is_readable_and_written_only_with_rw(standfast: Any, tmp_path: Path) -> None:
+def test_a_mount_is_readable_but_writable_only_with_rw(standfast: Any, tmp_path: Path) -> None:
     """Seed: `--mount /virt=dir[:rw]` mounts a directory."""
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a.txt").write_text("hello")
@@ -101,7 +101,7 @@ def test_a_mount_is_readable_and_written_only_with_rw(standfast: Any, tmp_path: 
     ],
 )
 def test_wrong_usage_exits_with_2_and_says_what_is_wrong(standfast: Any, words: tuple[str, ...]) -> None:
-    """Seed: the status 2 is wrong usage. Ours: with --json it is one document, too."""
+    """Seed: the exit status 2 means wrong usage. Ours: with --json it is one document, too."""
     plain = standfast(*words)
     assert (plain.status, plain.stdout) == (2, "")
     assert "Error: " in plain.stderr
@@ -119,7 +119,7 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(standfast: Any, words: 
         ("def f(:", "SyntaxError"),
     ],
 )
-def test_a_tools_file_that_cannot_be_used_is_wrong_usage(
+def test_an_unusable_tools_file_is_a_usage_error(
     standfast: Any, tmp_path: Path, text: str, words: str
 ) -> None:
     """Ours: the message names the file and the reason, without a traceback."""
@@ -139,14 +139,14 @@ def test_an_invalid_session_id_is_a_validation_error(standfast: Any) -> None:
     assert ran.document["error"]["code"] == "INVALID_SESSION_ID"
 
 
-def test_a_data_directory_that_cannot_be_made_is_a_result_too(standfast: Any, tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created_yields_a_result_too(standfast: Any, tmp_path: Path) -> None:
     """Ours: run --json prints a RunResult whatever went wrong."""
     (tmp_path / "file").touch()
     ran = standfast("run", "-e", "1", "--data-dir", str(tmp_path / "file" / "below"), "--json")
     assert (ran.status, ran.document["error"]["code"]) == (1, "NOT_CONFIGURED")
 
 
-def test_prints_of_tools_do_not_disturb_the_document(process: Any, tmp_path: Path) -> None:
+def test_output_of_tools_does_not_corrupt_the_document(process: Any, tmp_path: Path) -> None:
     """Ours: --json is one document on standard output, whatever a tool or its children print."""
     file = tmp_path / "noisy.py"
     file.write_text(
@@ -159,7 +159,7 @@ def test_prints_of_tools_do_not_disturb_the_document(process: Any, tmp_path: Pat
     assert {"loading", "loud", "louder"} <= set(ran.stderr.split())
 
 
-def test_the_readable_form_shows_output_value_and_place(standfast: Any) -> None:
+def test_the_text_output_shows_output_value_and_error_position(standfast: Any) -> None:
     """Ours: stdout has what belongs in a file, stderr the rest, and errors have a caret."""
     good = standfast("run", "-e", 'print("hi")\n{"a": 1}')
     assert good.stdout == 'hi\n{\n  "a": 1\n}\n'
@@ -214,7 +214,7 @@ def test_an_interrupt_cancels_the_run(
 
 
 @pytest.mark.slow
-def test_a_reader_that_leaves_early_causes_no_noise(home: Path) -> None:
+def test_a_reader_that_closes_the_pipe_early_causes_no_error(home: Path) -> None:
     """Ours: `standfast … | head` prints no error."""
     import sys
 
@@ -225,8 +225,8 @@ def test_a_reader_that_leaves_early_causes_no_noise(home: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_start_imports_neither_rich_nor_the_runtime() -> None:
-    """Ours: --help and --version are quick, and --json never loads rich."""
+def test_starting_the_command_imports_neither_rich_nor_the_runtime() -> None:
+    """Ours: --help and --version are fast, and --json never loads rich."""
     import sys
 
     code = (

@@ -1,4 +1,4 @@
-"""`standfast serve`, `tokens`, `chat APP` and `--server`, in processes of their own."""
+"""`standfast serve`, `tokens`, `chat APP` and `--server`, in their own processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def standfast(*words: str, cwd: Path, check: bool = True, **env: str) -> Result:
 
 
 def process(*words: str, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own, which imports the app."""
+    """Run a command in its own process, which imports the app."""
     done = interpreters.run(
         [sys.executable, "-m", "standfast", *words],
         cwd=cwd,
@@ -92,7 +92,7 @@ class Served:
         self.process.stdout.close()
 
     def run(self, *words: str, check: bool = True) -> Result:
-        """Run a command on this server."""
+        """Run a command against this server."""
         return standfast(*words, "--server", self.url, cwd=self.cwd, check=check, STANDFAST_TOKEN=self.token)
 
     token = ""
@@ -104,8 +104,8 @@ def cwd(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_token_is_shown_once_listed_without_it_and_revoked(cwd: Path) -> None:
-    """Seed: `tokens create` prints the token once; the store has its hash."""
+def test_a_token_is_shown_once_then_listed_without_its_value_and_revoked(cwd: Path) -> None:
+    """Seed: `tokens create` prints the token once; the store has only its hash."""
     made: dict[str, Any] = json.loads(
         standfast("tokens", "create", "--scope", "read", "--tenant", "acme", "--json", cwd=cwd).stdout
     )
@@ -120,7 +120,7 @@ def test_a_token_is_shown_once_listed_without_it_and_revoked(cwd: Path) -> None:
     assert standfast("tokens", "revoke", "tok0", cwd=cwd, check=False).exit_code == 1
 
 
-def test_a_sign_in_link_leads_to_the_server_of_the_store(cwd: Path) -> None:
+def test_a_sign_in_link_points_to_the_server_of_the_store(cwd: Path) -> None:
     """Bug: the link named port 8000, whichever port the server listened on."""
     unknown = standfast("tokens", "link", cwd=cwd)
     assert unknown.stdout.startswith("http://127.0.0.1:8000/signin?code=")
@@ -135,7 +135,7 @@ def test_a_sign_in_link_leads_to_the_server_of_the_store(cwd: Path) -> None:
 
 
 def test_serve_without_app_serves_the_demo_and_commands_work_on_it(cwd: Path) -> None:
-    """Seed: without APP the command serves demo agents; commands take --server where it makes sense."""
+    """Seed: without APP the command serves demo agents; commands accept --server where it makes sense."""
     with Served(cwd) as served:
         assert "demo, demo-code" in served.banner
         served.token = standfast("tokens", "create", "--name", "dora", cwd=cwd).stdout.strip()
@@ -165,22 +165,22 @@ def test_serve_without_app_serves_the_demo_and_commands_work_on_it(cwd: Path) ->
         ("shop.py", "payer"),
     ],
 )
-def test_serve_takes_agents_and_functions_that_make_a_runtime(cwd: Path, app: str, agents: str) -> None:
+def test_serve_accepts_agents_and_functions_that_create_a_runtime(cwd: Path, app: str, agents: str) -> None:
     """Seed: APP names an agent, several agents, or a function that creates a `Runtime`."""
     with Served(cwd, app) as served:
         assert f"serves {agents} at" in served.banner
 
 
 @pytest.mark.parametrize("app", ["shop.py:nothing", "no_such_module:x", "shop.py:pay", "missing.py:agent"])
-def test_serve_says_what_is_wrong_with_app(cwd: Path, app: str) -> None:
-    """Ours: the error names the APP and the accepted forms."""
+def test_serve_explains_what_is_wrong_with_app(cwd: Path, app: str) -> None:
+    """Ours: the error names APP and the accepted forms."""
     done = process("serve", app, cwd=cwd, check=False)
     assert done.returncode == 1
     assert "NOT_CONFIGURED" in done.stderr
 
 
-def test_another_address_needs_encryption_or_the_operators_word(cwd: Path) -> None:
-    """Seed: any other address than loopback needs TLS, a trusted proxy, or --insecure."""
+def test_another_address_requires_encryption_or_an_explicit_option(cwd: Path) -> None:
+    """Seed: any address other than loopback needs TLS, a trusted proxy, or --insecure."""
     done = standfast("serve", "--host", "0.0.0.0", cwd=cwd, check=False)
     assert done.exit_code == 1
     assert "--insecure" in done.stderr
@@ -188,22 +188,22 @@ def test_another_address_needs_encryption_or_the_operators_word(cwd: Path) -> No
         assert served.banner
 
 
-def test_reload_serves_the_changed_app_and_ends_with_it(cwd: Path) -> None:
-    """Seed: `--reload`. Bug: SIGTERM ended the watching command and left the server running."""
+def test_reload_serves_the_changed_app_and_stops_with_the_command(cwd: Path) -> None:
+    """Seed: `--reload`. Bug: SIGTERM ended the watching command but left the server running."""
     with Served(cwd, "shop.py:agent", "--reload") as served:
         assert "serves payer at" in served.banner
         (cwd / "shop.py").write_text(APP.replace('name="payer"', 'name="changed"'))
         assert served.process.stdout is not None
         while "serves changed at" not in (line := served.process.stdout.readline()):
-            assert line  # the output has not ended
+            assert line  # the output is still open
         url = line.split()[-1]
         assert httpx2.get(f"{url}/healthz").is_success
     with pytest.raises(httpx2.ConnectError):
         httpx2.get(f"{url}/healthz")
 
 
-def test_code_tasks_and_triggers_take_a_server(cwd: Path) -> None:
-    """Seed: every command for which it makes sense takes --server."""
+def test_commands_for_code_tasks_and_triggers_accept_a_server(cwd: Path) -> None:
+    """Seed: every command for which it makes sense accepts --server."""
     with Served(cwd) as served:
         served.token = standfast("tokens", "create", "--scope", "admin", cwd=cwd).stdout.strip()
         assert served.run("run", "-e", "6 * 7").stdout.strip() == "42"
@@ -220,8 +220,8 @@ def test_code_tasks_and_triggers_take_a_server(cwd: Path) -> None:
         assert "TASK_NOT_FOUND" in served.run("tasks", "show", "s", "none", check=False).stderr
 
 
-def test_chat_talks_to_an_agent_of_the_users_own(cwd: Path) -> None:
-    """Bug: `chat` could not use a user's own agent, nor could a decision find it again."""
+def test_chat_can_use_the_users_own_agent(cwd: Path) -> None:
+    """Bug: `chat` could not use a user's own agent, nor could a later decision load it."""
     waiting = json.loads(process("chat", "shop.py:agent", "pay it", "--json", cwd=cwd, check=False).stdout)
     (asked,) = waiting["approvals"]
     done = json.loads(process("approvals", "approve", asked["approval_id"], "--json", cwd=cwd).stdout)
@@ -290,7 +290,7 @@ def test_a_remote_chat_answers_a_question_on_the_spot(cwd: Path, monkeypatch: py
     assert "do not ask" in str(said)
 
 
-def test_serve_and_chat_give_an_agent_the_servers_of_a_file(cwd: Path) -> None:
+def test_serve_and_chat_connect_an_agent_to_the_servers_in_a_file(cwd: Path) -> None:
     """Bug: `serve` could not read `mcp.json`, and `chat APP --mcp` ignored it."""
     raw_server = Path(__file__).parents[1] / "mcp" / "raw_server.py"
     command = {"command": sys.executable, "args": ["-I", "-S", str(raw_server)]}

@@ -24,7 +24,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def talked(standfast: Any) -> None:
-    """Take two turns in the session `chat`."""
+    """Run two turns in the session `chat`."""
     standfast("chat", "order A1")
     standfast("chat", "hello")
 
@@ -34,7 +34,7 @@ def _nodes(standfast: Any, session: str = "chat") -> list[Any]:
 
 
 @pytest.mark.usefixtures("talked")
-def test_the_list_tells_state_turns_and_model(standfast: Any) -> None:
+def test_the_list_shows_state_turns_and_model(standfast: Any) -> None:
     """Ours: sessions are listed by last use, with their state."""
     standfast("chat", "refund A1", "--session", "asks")
     asks, chat = standfast("sessions", "list", "--json").document
@@ -66,8 +66,8 @@ def test_a_conversation_is_shown_with_nodes_calls_and_usage(standfast: Any) -> N
     assert "reasoning" in shown.stdout
 
 
-def test_open_approvals_are_shown_with_the_conversation(standfast: Any) -> None:
-    """Ours: the output names what a session waits for and the command that decides it."""
+def test_pending_approvals_are_shown_with_the_conversation(standfast: Any) -> None:
+    """Ours: the output shows what a session waits for and the command that decides it."""
     standfast("chat", "refund A1")
     ran = standfast("sessions", "show", "chat")
     view = standfast("sessions", "show", "chat", "--json").document
@@ -76,8 +76,8 @@ def test_open_approvals_are_shown_with_the_conversation(standfast: Any) -> None:
     assert f"approvals approve {asked['approval_id']}" in ran.stderr
 
 
-def test_the_turn_that_waits_is_shown_after_the_conversation_and_exported(standfast: Any) -> None:
-    """Bug: `show` and `export` hid the turn that a person was to decide about."""
+def test_a_waiting_turn_is_shown_after_the_conversation_and_exported(standfast: Any) -> None:
+    """Bug: `show` and `export` hid the turn that was waiting for a decision."""
     standfast("chat", "hello")
     standfast("chat", "refund A1")
     shown = standfast("sessions", "show", "chat").stdout
@@ -94,10 +94,8 @@ def test_the_turn_that_waits_is_shown_after_the_conversation_and_exported(standf
         assert document["current"]["waits"][0]["kind"] == "approval"
 
 
-def test_the_attachments_of_the_turn_that_waits_are_exported(
-    standfast: Any, home: Path, tmp_path: Path
-) -> None:
-    """Ours: an export is complete by itself."""
+def test_the_attachments_of_a_waiting_turn_are_exported(standfast: Any, home: Path, tmp_path: Path) -> None:
+    """Ours: an export is self-contained."""
 
     @tool(approval="manual")
     def refund() -> str:
@@ -115,8 +113,8 @@ def test_the_attachments_of_the_turn_that_waits_are_exported(
     assert [file.read_bytes() for file in (tmp_path / "files").iterdir()] == [b"a picture"]
 
 
-def test_a_session_that_does_not_exist_leads_to_the_list(standfast: Any) -> None:
-    """Ours: the hint names the list of these sessions, not that of the sandbox."""
+def test_an_unknown_session_is_an_error_that_names_the_list_command(standfast: Any) -> None:
+    """Ours: the hint names the list of these sessions, not the sandbox's."""
     for words in (("show", "nope"), ("delete", "nope"), ("fork", "nope", "b"), ("rewind", "nope"),
                   ("export", "nope"), ("cancel", "nope")):  # fmt: skip
         error = standfast("sessions", *words, "--json").document["error"]
@@ -124,8 +122,8 @@ def test_a_session_that_does_not_exist_leads_to_the_list(standfast: Any) -> None
 
 
 @pytest.mark.usefixtures("talked")
-def test_a_fork_goes_its_own_way(standfast: Any) -> None:
-    """Seed: a fork shares the history up to the end or a node."""
+def test_a_fork_is_independent(standfast: Any) -> None:
+    """Seed: a fork shares the history up to its end or a node."""
     nodes = _nodes(standfast)
     assert standfast("sessions", "fork", "chat", "copy").stdout == "copy\n"
     assert standfast("sessions", "fork", "chat", "early", "--at", nodes[3]["id"]).status == 0
@@ -137,7 +135,7 @@ def test_a_fork_goes_its_own_way(standfast: Any) -> None:
 
 
 @pytest.mark.usefixtures("talked")
-def test_a_rewound_conversation_can_be_led_forward_again(standfast: Any) -> None:
+def test_a_rewind_can_be_undone(standfast: Any) -> None:
     """Seed: rewind moves the leaf and rewrites nothing."""
     nodes = _nodes(standfast)
     assert nodes[3]["id"] in standfast("sessions", "rewind", "chat").stdout
@@ -149,7 +147,7 @@ def test_a_rewound_conversation_can_be_led_forward_again(standfast: Any) -> None
 
 
 @pytest.mark.usefixtures("talked")
-def test_an_export_is_one_document_with_a_schema(standfast: Any, tmp_path: Path) -> None:
+def test_an_export_is_one_document_that_matches_its_schema(standfast: Any, tmp_path: Path) -> None:
     """Ours: head, nodes, turns, usage and approvals can be read back unchanged."""
     standfast("chat", "refund A1")
     printed = standfast("sessions", "export", "chat").stdout
@@ -181,8 +179,8 @@ def test_attachments_are_exported_by_digest(standfast: Any, home: Path, tmp_path
 
 
 @pytest.mark.usefixtures("talked")
-def test_pruning_is_meant_before_it_is_done(standfast: Any) -> None:
-    """Ours: the command lists what it deletes, and needs --yes without a terminal."""
+def test_pruning_requires_confirmation(standfast: Any) -> None:
+    """Ours: the command lists what it would delete, and needs --yes without a terminal."""
     standfast("sessions", "rewind", "chat")
     assert standfast("sessions", "prune").status == 2
     asked = standfast("sessions", "prune", "--branches")
@@ -195,7 +193,7 @@ def test_pruning_is_meant_before_it_is_done(standfast: Any) -> None:
 
 
 @pytest.mark.usefixtures("talked")
-def test_old_sessions_go_and_waiting_ones_stay(standfast: Any) -> None:
+def test_pruning_deletes_old_sessions_but_not_waiting_ones(standfast: Any) -> None:
     """Ours: retention by age never deletes unfinished sessions."""
     standfast("chat", "refund A1", "--session", "asks")
     kept = standfast("sessions", "prune", "--older-than", "1d", "--yes", "--json").document
@@ -206,14 +204,14 @@ def test_old_sessions_go_and_waiting_ones_stay(standfast: Any) -> None:
 
 
 @pytest.mark.usefixtures("talked")
-def test_a_deleted_session_is_gone(standfast: Any) -> None:
-    """Ours: `delete` does not ask, and reports what it did."""
+def test_a_deleted_session_no_longer_exists(standfast: Any) -> None:
+    """Ours: `delete` does not ask for confirmation, and reports what it did."""
     assert "removed" in standfast("sessions", "delete", "chat").stdout
     assert standfast("sessions", "show", "chat").status == 1
 
 
-def test_a_waiting_turn_is_given_up(standfast: Any) -> None:
-    """Ours: its call gets a result, its request is closed, and the next turn can begin."""
+def test_a_waiting_turn_can_be_cancelled(standfast: Any) -> None:
+    """Ours: its call gets a result, its request is closed, and the next turn can start."""
     standfast("chat", "refund A1")
     assert "cancelled" in standfast("sessions", "cancel", "chat").stdout
     assert standfast("approvals", "list", "--pending", "--json").document == []
@@ -227,16 +225,16 @@ def test_a_waiting_turn_is_given_up(standfast: Any) -> None:
 
 
 def _open_with_another_program(database: Path) -> None:
-    """Write to the file as a SQLite program without page checksums does."""
+    """Write to the file like a SQLite program without page checksums."""
     with contextlib.closing(sqlite3.connect(database)) as other, other:
         other.execute("PRAGMA user_version = 1")
 
 
 @pytest.mark.usefixtures("talked")
-def test_a_database_that_another_program_wrote_to_names_the_command_that_accepts_it(
+def test_after_another_program_wrote_to_the_database_the_error_names_the_command_to_accept_it(
     standfast: Any, home: Path
 ) -> None:
-    """Bug: the only remedy was a backup, although nothing was damaged."""
+    """Bug: restoring a backup was the only remedy, although nothing was damaged."""
     _open_with_another_program(home / "standfast.db")
     failed = standfast("sessions", "list")
     assert failed.status != 0
@@ -254,8 +252,8 @@ def test_a_database_that_another_program_wrote_to_names_the_command_that_accepts
 
 
 @pytest.mark.usefixtures("talked")
-def test_a_damaged_record_is_named_when_its_checksums_are_to_be_rewritten(standfast: Any, home: Path) -> None:
-    """Ours: a damaged record is still refused by name."""
+def test_rewriting_checksums_still_reports_a_damaged_record(standfast: Any, home: Path) -> None:
+    """Ours: a damaged record is refused by name."""
     _open_with_another_program(home / "standfast.db")
     with contextlib.closing(sqlite3.connect(home / "standfast.db")) as other, other:
         other.execute("UPDATE sessions SET fence = fence + 1")
@@ -265,7 +263,7 @@ def test_a_damaged_record_is_named_when_its_checksums_are_to_be_rewritten(standf
     assert "backup" in refused.document["error"]["hint"]
 
 
-def test_checksums_of_no_database_make_none(standfast: Any, home: Path) -> None:
+def test_rewriting_checksums_does_not_create_a_database(standfast: Any, home: Path) -> None:
     """Ours: a wrong --data-dir is an error."""
     refused = standfast("sessions", "rewrite-checksums")
     assert refused.status != 0
@@ -274,8 +272,8 @@ def test_checksums_of_no_database_make_none(standfast: Any, home: Path) -> None:
 
 
 @pytest.mark.usefixtures("talked")
-def test_a_journal_is_shown_and_a_turn_is_forked_in_its_middle(standfast: Any) -> None:
-    """Ours: a turn can be forked on the command line; the fork waits for a program with its agent."""
+def test_a_journal_is_shown_and_a_turn_can_be_forked_in_the_middle(standfast: Any) -> None:
+    """Ours: the fork waits for a program that has its agent."""
     turn_id = standfast("sessions", "show", "chat", "--json").document["turns"][0]["turn_id"]
     steps = standfast("sessions", "journal", "chat", turn_id, "--json").document
     kinds = [step["input"]["type"] for step in steps]

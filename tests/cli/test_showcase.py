@@ -34,7 +34,7 @@ def test_the_demo_shows_waits_a_loop_subagents_and_a_turn_that_survived_sigkill(
             (turn,) = await runtime.session_handle("demo-survivor").turns()
             spans = await runtime.session_handle("demo-survivor").spans(turn.turn_id)
             assert {"turn_interrupted", "turn_taken_up"} <= {one.name for one in spans}
-            await play(runtime, store)  # what exists is not created again
+            await play(runtime, store)  # existing sessions are not created again
             assert len(await runtime.session_handle("demo-survivor").turns()) == 1
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""`standfast tasks`: the work that runs beside the turns of sessions."""
+"""`standfast tasks`: work that runs beside the turns of sessions."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def done(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("done")
-def test_the_list_tells_kind_state_and_what_a_task_is(standfast: Any) -> None:
-    """Ours: oldest first; a task whose process died is not listed as running."""
+def test_the_list_shows_kind_state_and_description_of_each_task(standfast: Any) -> None:
+    """Ours: the oldest is first; a task whose process died is not listed as running."""
     listed = standfast("tasks", "list", "--json").document
     assert [(task["id"], task["kind"], task["state"]) for task in listed] == [
         ("good", "other", "completed"), ("bad", "other", "failed"), ("seen", "observer", "cancelled"),
@@ -84,7 +84,7 @@ def test_a_task_is_shown_with_its_arguments_and_its_outcome(standfast: Any) -> N
 
 
 @pytest.mark.usefixtures("done")
-def test_cancelling_what_is_over_changes_nothing_and_what_does_not_exist_is_an_error(standfast: Any) -> None:
+def test_cancelling_a_finished_task_changes_nothing_and_an_unknown_task_is_an_error(standfast: Any) -> None:
     """Ours: the command reports the actual state."""
     assert "is completed" in standfast("tasks", "cancel", "ops", "good").stdout
     assert standfast("tasks", "cancel", "ops", "missing").status == 1
@@ -94,7 +94,7 @@ def test_cancelling_what_is_over_changes_nothing_and_what_does_not_exist_is_an_e
 
 @pytest.fixture
 def running(home: Path, child: Callable[..., Any]) -> Any:
-    """A process with a task that runs."""
+    """Return a process with a running task."""
     home.mkdir(parents=True)
     program = child(PROGRAM, home / "standfast.db")
     assert program.line() == "ready"
@@ -102,7 +102,7 @@ def running(home: Path, child: Callable[..., Any]) -> Any:
 
 
 @pytest.mark.slow
-def test_a_task_of_another_process_is_ended_by_it(standfast: Any, running: Any) -> None:
+def test_a_task_of_another_process_is_cancelled_there(standfast: Any, running: Any) -> None:
     """Ours: the command marks the record, and waits until the process has ended the task."""
     (listed,) = standfast("tasks", "list", "--live", "--json").document
     assert (listed["id"], listed["state"]) == ("build", "running")
@@ -112,7 +112,7 @@ def test_a_task_of_another_process_is_ended_by_it(standfast: Any, running: Any) 
 
 @pytest.mark.slow
 def test_a_task_of_a_killed_process_is_listed_as_interrupted(standfast: Any, running: Any) -> None:
-    """Ours: SPEC §9, no task is left running on record."""
+    """Ours: SPEC §9, no task stays marked as running."""
     running.process.send_signal(signal.SIGKILL)
     running.process.wait()
     (listed,) = standfast("tasks", "list", "--json").document
@@ -120,7 +120,7 @@ def test_a_task_of_a_killed_process_is_listed_as_interrupted(standfast: Any, run
 
 
 @pytest.mark.slow
-def test_a_process_that_does_not_answer_was_told(
+def test_a_process_that_does_not_respond_has_been_asked_to_cancel(
     standfast: Any, running: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: the command stops waiting after a time limit."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 
-def test_the_list_has_what_the_options_grant(standfast: Any, refunds: str, tmp_path: Path) -> None:
+def test_the_list_has_the_tools_that_the_options_grant(standfast: Any, refunds: str, tmp_path: Path) -> None:
     """Seed: the list is an array of capabilities."""
     words = ("tools", "list", "--tools", refunds, "--mount", f"/d={tmp_path}")
     names = {item["name"] for item in standfast(*words, "--json").document}
@@ -32,7 +32,7 @@ def test_an_unknown_tool_is_an_error_with_a_suggestion(standfast: Any, refunds: 
     assert "refund" in ran.document["error"]["hint"]
 
 
-def test_two_files_with_one_name_are_wrong_usage(standfast: Any, refunds: str, tmp_path: Path) -> None:
+def test_two_files_with_the_same_name_are_a_usage_error(standfast: Any, refunds: str, tmp_path: Path) -> None:
     """Ours: no tool is silently replaced."""
     other = tmp_path / "other.py"
     other.write_text(Path(refunds).read_text())
@@ -58,7 +58,7 @@ def alone(cents: int) -> str:
 
 @pytest.mark.parametrize("is_package", [True, False], ids=["package", "directory"])
 @pytest.mark.parametrize("name", ["fee", "alone"])
-def test_a_tools_file_may_import_its_neighbours(
+def test_a_tools_file_can_import_modules_beside_it(
     process: Any, tmp_path: Path, is_package: bool, name: str
 ) -> None:
     """Bug: `--tools desk/tools.py` with `from .models import …` could not be loaded, isolated or not."""

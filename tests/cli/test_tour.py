@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.slow
-def test_the_tour_shows_what_really_happened(standfast: Any, home: Path) -> None:
+def test_the_tour_shows_real_output(standfast: Any, home: Path) -> None:
     """Ours: the first command of a new user works, and leaves nothing behind."""
     ran = standfast("tour")
     assert ran.status == 0
@@ -25,7 +25,7 @@ def test_the_tour_shows_what_really_happened(standfast: Any, home: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_tour_goes_well_without_typescript(standfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tour_works_without_typescript(standfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: optional extras may be missing."""
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wasmtime" else real(name))
@@ -35,7 +35,7 @@ def test_the_tour_goes_well_without_typescript(standfast: Any, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_the_steps_of_the_tour_are_data_too(standfast: Any, tmp_path: Path) -> None:
+def test_the_steps_of_the_tour_are_available_as_json(standfast: Any, tmp_path: Path) -> None:
     """Ours: `tour --json` prints one array; with --data-dir it uses that and cleans up."""
     ran = standfast("tour", "--json", "--data-dir", str(tmp_path / "d"))
     assert ran.status == 0

@@ -1,4 +1,4 @@
-"""`standfast trace`: the time that turns spent, by span."""
+"""`standfast trace`: the time spent in turns, by span."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_conversation_is_drawn_with_a_bar_for_every_span(standfast: Any, tmp_p
     assert "\x1b" not in shown.stdout
 
 
-def test_a_turn_that_waits_and_resumes_in_another_process_is_one_drawing(
+def test_a_turn_that_resumes_in_another_process_is_one_drawing(
     standfast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: the process that decides continues the same trace."""
@@ -61,7 +61,7 @@ def test_a_turn_that_waits_and_resumes_in_another_process_is_one_drawing(
     assert rows[0].rstrip().endswith("approved")
 
 
-def test_the_document_is_the_tree_of_records(
+def test_the_json_document_is_the_tree_of_records(
     standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: the document has every record of the file, in its place."""
@@ -78,10 +78,10 @@ def test_the_document_is_the_tree_of_records(
     assert len(list(read_trace(home / "trace.jsonl"))) > 8
 
 
-def test_what_does_not_exist_is_said_in_words(
+def test_a_missing_file_session_or_turn_is_reported_clearly(
     standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: a missing file, session or turn is reported clearly."""
+    """Ours: there is no traceback."""
     nothing = standfast("trace", "show", "chat")
     assert (nothing.status, "there is no trace" in nothing.stderr) == (1, True)
     assert "STANDFAST_TRACE=1" in nothing.stderr
@@ -93,7 +93,7 @@ def test_what_does_not_exist_is_said_in_words(
     assert standfast("trace", "show", "chat", "--json").status == 0
 
 
-def test_without_being_asked_no_trace_is_kept(
+def test_no_trace_is_kept_unless_requested(
     standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: traces are kept only on request."""
@@ -103,8 +103,8 @@ def test_without_being_asked_no_trace_is_kept(
     assert not (home / "trace.jsonl").exists()
 
 
-def test_names_that_others_chose_do_nothing_to_the_terminal(standfast: Any, tmp_path: Path) -> None:
-    """Ours: a model may use any name for a tool, which must not control the terminal."""
+def test_names_chosen_by_a_model_cannot_control_the_terminal(standfast: Any, tmp_path: Path) -> None:
+    """Ours: a model may use any name for a tool, including escape sequences."""
     trace = tmp_path / "t.jsonl"
 
     async def main() -> None:
@@ -119,8 +119,8 @@ def test_names_that_others_chose_do_nothing_to_the_terminal(standfast: Any, tmp_
     assert "\\x1b[2Jevil()" in shown
 
 
-def test_a_long_wait_does_not_squeeze_what_happened_around_it() -> None:
-    """Ours: a stretch of time with nothing but waits is drawn shortened."""
+def test_a_long_wait_is_drawn_shortened() -> None:
+    """Ours: a wait must not squeeze the spans around it."""
     day = 86_400_000
 
     def span(kind: Any, start: int, end: int, span_id: str, parent_id: str) -> TraceRecord:
@@ -151,6 +151,6 @@ def test_a_long_wait_does_not_squeeze_what_happened_around_it() -> None:
     [(0, "0 ms"), (0.2, "<1 ms"), (340, "340 ms"), (1200, "1.2 s"), (125_000, "2 min 5 s"),
      (12_000_000, "3 h 20 min"), (187_200_000, "2 d 4 h")],
 )  # fmt: skip
-def test_durations_are_printed_in_units_that_fit(ms: float, text: str) -> None:
-    """Ours: from parts of a millisecond to days."""
+def test_durations_are_printed_in_suitable_units(ms: float, text: str) -> None:
+    """Ours: the units range from fractions of a millisecond to days."""
     assert duration_text(ms) == text

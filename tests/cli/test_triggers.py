@@ -9,12 +9,12 @@ import pytest
 
 @pytest.fixture
 def session(standfast: Any) -> str:
-    """A session of the scripted demo."""
+    """A session with the scripted demo."""
     assert standfast("chat", "--session", "ops", "hello", "--json").status == 0
     return "ops"
 
 
-def test_a_trigger_is_added_listed_and_removed(standfast: Any, session: str) -> None:
+def test_a_trigger_can_be_added_listed_and_removed(standfast: Any, session: str) -> None:
     """Ours: `standfast triggers list|add|remove` manage triggers."""
     assert standfast("triggers", "list", "--json").document == []
     assert "no triggers" in standfast("triggers", "list").stdout
@@ -45,7 +45,7 @@ def test_a_trigger_is_added_listed_and_removed(standfast: Any, session: str) -> 
         ),
     ],
 )
-def test_the_options_of_time_make_a_schedule(
+def test_time_options_make_a_schedule(
     standfast: Any, session: str, words: tuple[str, ...], schedule: dict[str, Any]
 ) -> None:
     """Ours: durations and times are written as people write them."""
@@ -55,8 +55,8 @@ def test_the_options_of_time_make_a_schedule(
     assert standfast("triggers", "list").status == 0
 
 
-def test_wrong_times_are_refused(standfast: Any, session: str) -> None:
-    """Ours: conflicting options are wrong usage; an invalid expression is an error with a hint."""
+def test_invalid_times_are_refused(standfast: Any, session: str) -> None:
+    """Ours: conflicting options are a usage error; an invalid expression is an error with a hint."""
     add = ("triggers", "add", "t", "--session", session)
     assert standfast(*add, "--cron", "@daily", "--every", "1h").status == 2
     assert standfast(*add, "--at", "tomorrow").status == 2
@@ -67,15 +67,15 @@ def test_wrong_times_are_refused(standfast: Any, session: str) -> None:
         assert (ran.status, ran.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
 
 
-def test_a_trigger_of_an_unknown_session_says_how_to_make_one(standfast: Any) -> None:
-    """Ours: the hint names the command that makes the session."""
+def test_a_trigger_for_an_unknown_session_says_how_to_create_it(standfast: Any) -> None:
+    """Ours: the hint names the command that creates the session."""
     ran = standfast("triggers", "add", "t", "--session", "unknown", "--json")
     assert (ran.status, ran.document["error"]["code"]) == (1, "SESSION_NOT_FOUND")
     assert "standfast chat" in ran.document["error"]["hint"]
 
 
-def test_what_is_fired_is_queued_once_for_each_key(standfast: Any, session: str) -> None:
-    """Ours: `standfast triggers fire` leaves the turn to the program that knows the agent."""
+def test_a_fired_trigger_is_queued_once_per_key(standfast: Any, session: str) -> None:
+    """Ours: `standfast triggers fire` leaves the turn to a program that has the agent."""
     standfast("triggers", "add", "orders", "--session", session, "--source", "shop")
     words = ("triggers", "fire", "shop", "--key", "A1", "--payload", '{"id": "A1"}')
     fired = standfast(*words, "--json").document
@@ -90,8 +90,8 @@ def test_what_is_fired_is_queued_once_for_each_key(standfast: Any, session: str)
     assert first["key"] != second["key"]
 
 
-def test_what_is_fired_with_run_is_answered_here(standfast: Any, session: str) -> None:
-    """Ours: the session stores its agent, so that the turn can run at once."""
+def test_a_trigger_fired_with_run_is_answered_at_once(standfast: Any, session: str) -> None:
+    """Ours: the session stores its agent, so the turn can run in this process."""
     standfast("triggers", "add", "orders", "--session", session, "--prompt", "order {payload}")
     fired = standfast("triggers", "fire", "orders", "--payload", '"A1"', "--run", "--json").document
     assert "The order tool returned" in fired["answers"][session]
@@ -102,7 +102,7 @@ def test_what_is_fired_with_run_is_answered_here(standfast: Any, session: str) -
     )
 
 
-def test_a_payload_that_is_not_json_is_wrong_usage(standfast: Any, session: str) -> None:
+def test_a_payload_that_is_not_json_is_a_usage_error(standfast: Any, session: str) -> None:
     """Ours: an invalid payload fires nothing."""
     standfast("triggers", "add", "orders", "--session", session)
     assert standfast("triggers", "fire", "orders", "--payload", "{").status == 2

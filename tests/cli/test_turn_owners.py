@@ -1,4 +1,4 @@
-"""A program's turns at the command line: they can be inspected, decided and cancelled, not taken over."""
+"""A program's turns on the command line: they can be inspected, decided and cancelled, but not taken over."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _agent() -> Agent[Any, Any]:
 
 @pytest.fixture
 def approved(standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a file in which a program's turn waited for an approval that was given at the command line."""
+    """Return a file in which a program's turn waited for an approval that was given on the command line."""
     monkeypatch.delenv("STANDFAST_MODEL", raising=False)
 
     async def left_by_a_program() -> None:
@@ -61,7 +61,7 @@ def test_chat_leaves_a_programs_turn_to_the_program(standfast: Any, approved: Pa
     assert _finish(approved) == "it is there"
 
 
-def test_recover_leaves_a_programs_turn_to_the_program_whatever_it_is_given(
+def test_recover_leaves_a_programs_turn_to_the_program_despite_other_options(
     standfast: Any, approved: Path
 ) -> None:
     """Ours: an agent with another model is not the turn's agent."""
@@ -72,7 +72,7 @@ def test_recover_leaves_a_programs_turn_to_the_program_whatever_it_is_given(
     assert _finish(approved) == "it is there"
 
 
-def test_sessions_show_and_list_say_why_a_turn_stands_still(standfast: Any, approved: Path) -> None:
+def test_sessions_show_and_list_say_why_a_turn_does_not_continue(standfast: Any, approved: Path) -> None:
     """Ours: the operator sees the reason without the program's log."""
     assert standfast("sessions", "show", "theirs", "--json").document["blocked"] is None
     standfast("chat", "--session", "theirs", "hello")

@@ -1,4 +1,4 @@
-"""When an entry of TypeScript is complete, and what it declares."""
+"""When a TypeScript entry is complete, and which names it declares."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ from standfast.cli.typescript_input import bound_names, is_complete
         ("await f()", True),
     ],
 )
-def test_an_entry_is_complete_when_nothing_in_it_is_open(source: str, complete: bool) -> None:
-    """Ours: open brackets, strings, templates, comments and operators; invalid code goes to the sandbox."""
+def test_an_entry_is_complete_when_nothing_is_left_open(source: str, complete: bool) -> None:
+    """Ours: brackets, strings, templates, comments and operators may be open; invalid code is complete."""
     assert is_complete(source) is complete
 
 
-def test_the_names_that_an_entry_declares_are_completed() -> None:
-    """Ours: names are completed as far as they are visible without a parser."""
+def test_names_declared_by_an_entry_are_completed() -> None:
+    """Ours: names are completed if they can be found without a parser."""
     source = "const a = 1; let b = 2\nvar c = `const no = 1`\nfunction d() {}\nclass E {} // let no2"
     source += "\nconst {f, g: h} = x"
     assert {"a", "b", "c", "d", "E", "f", "h"} <= bound_names(source)

@@ -8,10 +8,10 @@ import pytest
 
 
 @pytest.mark.slow
-def test_usage_is_added_up_by_day_agent_model_or_session(
+def test_usage_is_summed_by_day_agent_model_or_session(
     standfast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: the command line sums up what turns used."""
+    """Ours: the command adds up the usage of turns."""
     monkeypatch.delenv("STANDFAST_MODEL", raising=False)
     assert "no turns" in standfast("usage").stdout
     standfast("chat", "hello", "--session", "one")

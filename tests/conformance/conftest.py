@@ -1,4 +1,4 @@
-"""The table of engines and behaviours: how it is opened, gathered and printed."""
+"""The table of engines and behaviours: how it is opened, collected and printed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class Hosts:
-    """Three sandboxes for each engine, opened at their first use: in memory, and two over one directory."""
+    """Three sandboxes for each engine, opened at first use: one in memory, and two over one directory."""
 
     def __init__(self, stack: ExitStack, directory: Path) -> None:
         self._stack = stack
@@ -47,7 +47,7 @@ class Hosts:
             self._opened[engine, place] = self._stack.enter_context(host.opened())
         return self._opened[engine, place]
 
-    def forget_what_was_done(self) -> None:
+    def clear_logs(self) -> None:
         for host in self._opened.values():
             host.done.clear()
 
@@ -60,13 +60,13 @@ def all_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 @pytest.fixture
 def hosts(all_hosts: Hosts) -> Hosts:
-    """The sandboxes, with nothing on record."""
-    all_hosts.forget_what_was_done()
+    """Return the sandboxes with empty logs."""
+    all_hosts.clear_logs()
     return all_hosts
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note what became of a cell."""
+    """Record the outcome of a cell."""
     given: dict[str, Any] = dict(report.user_properties)
     if "cell" not in given or (report.when != "call" and report.passed):
         return

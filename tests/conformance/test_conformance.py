@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 _numbers = itertools.count()
 _SHARED = {"cpython": tuple(GROUPS), "auto": ("Python standard library",)}
-"""Where sessions are shared. On `auto` each row shows anew whether it moves a session, but for modules."""
+"""Where sessions are shared. On `auto`, each row shows whether it moves a session, except for modules."""
 
 
 def _cell(group: str, row: Behaviour, engine: str) -> Any:
@@ -34,14 +34,14 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("group", "row", "engine"), CELLS)
-def test_an_engine_does_what_the_table_says(
+def test_an_engine_behaves_as_the_table_says(
     group: str,
     row: Behaviour,
     engine: str,
     hosts: Any,
     record_property: Callable[[str, Any], None],
 ) -> None:
-    """Ours: one conformance suite; a cell that an engine cannot fill is answered by a typed error."""
+    """Ours: one conformance suite; what an engine does not support is refused with a typed error."""
     record_property("cell", (engine, row.name, row.cell(engine)))
     row.show(_stage(hosts, engine, group, row))
 
@@ -60,20 +60,20 @@ def _stage(hosts: Any, engine: str, group: str, row: Behaviour) -> Stage:
 
 
 def _session(engine: str, group: str, row: Behaviour) -> str:
-    """A session of its own, or that of the group where a session is a process."""
+    """Return a new session, or that of the group where a session is a process."""
     if row.fresh or engine not in _SHARED or group not in _SHARED[engine]:
         return f"s{next(_numbers)}"
     return f"group{list(GROUPS).index(group)}{'monty' in row.refused}"
 
 
-def test_every_row_has_a_name_of_its_own() -> None:
-    """Ours: a cell is found by its engine and its behaviour."""
+def test_every_row_has_a_unique_name() -> None:
+    """Ours: a cell is identified by its engine and its behaviour."""
     names = [row.name for behaviours in GROUPS.values() for row in behaviours]
     assert len(names) == len(set(names))
 
 
-def test_auto_does_whatever_cpython_does() -> None:
-    """Ours: a user of `auto` must not meet the walls of Monty."""
+def test_auto_supports_whatever_cpython_supports() -> None:
+    """Ours: a user of `auto` must not run into the limitations of Monty."""
     for behaviours in GROUPS.values():
         for row in behaviours:
             if row.texts("cpython") is not None:

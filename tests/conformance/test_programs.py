@@ -1,8 +1,8 @@
 """Sixty small programs, each in Python and in TypeScript, give the right answers on every engine.
 
-A program is three files of one name: the function in either language, typed as one would write it, and a JSON
-file of calls and what they give. `needs` in it names the one Python engine that claims the Python
-version; the other says what it does not have, before any of the code runs. `awaited` marks async functions.
+A program is three files with the same name: the function in each language, with natural types, and a JSON
+file of calls and their results. Its `needs` names the only Python engine that claims the Python
+version; the other one says what it lacks before any code runs. `awaited` marks async functions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ENGINES: Final[dict[str, Callable[[], CodeEngine]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A function in both languages, and calls of it with what they give."""
+    """A function in both languages, and calls of it with their results."""
 
     name: str
     code: dict[Language, str]
@@ -51,7 +51,7 @@ class Program:
     awaited: bool
 
     def calls(self, language: Language) -> str:
-        """A cell that calls the function for each of `calls`."""
+        """Return a cell that calls the function for each of `calls`."""
         python = f"await {self.name}(*args)" if self.awaited else f"{self.name}(*args)"
         if language is Language.PYTHON:
             return f"[{python} for args in calls]"
@@ -61,7 +61,7 @@ class Program:
 
 
 class NoFunctions:
-    """The programs call nothing of the host's."""
+    """No functions: the programs call nothing of the host's."""
 
     def __contains__(self, name: object, /) -> bool:
         return False
@@ -80,7 +80,7 @@ class NoFunctions:
 
 
 def read(path: Path) -> Program:
-    """The program whose calls are in a JSON file."""
+    """Read the program whose calls are in a JSON file."""
     told = json.loads(path.read_text())
     return Program(
         name=path.stem,
@@ -99,12 +99,12 @@ PROGRAMS: Final = [read(path) for path in sorted(_HERE.glob("*/*.json"))]
 
 
 def claims(engine: str, program: Program) -> bool:
-    """Whether an engine is to run a program. There is a TypeScript version of each."""
+    """Return whether an engine is expected to run a program. Each has a TypeScript version."""
     return engine == "quickjs" or program.needs in (None, engine)
 
 
 def cells(*, claimed: bool) -> list[Any]:
-    """Each engine with each program that it claims, or that it does not."""
+    """Return each engine with each program that it claims, or that it does not."""
     return [
         pytest.param(name, program, id=f"{name}-{program.name}")
         for name in _ENGINES
@@ -114,7 +114,7 @@ def cells(*, claimed: bool) -> list[Any]:
 
 
 class Session:
-    """One cell after another on an engine. Where a cell leaves no state, the one before it counts."""
+    """One cell after another on an engine. If a cell leaves no state, the previous state is kept."""
 
     def __init__(self, engine: CodeEngine, key: str, state: bytes = b"") -> None:
         self.engine = engine
@@ -136,7 +136,7 @@ class Session:
         return end
 
     def check(self, program: Program, closely: Check) -> list[str]:
-        """The codes of all that is wrong with a program, found without running it."""
+        """Return the codes of everything that is wrong with a program, found without running it."""
         code = program.code[self.engine.language]
         found = self.engine.check(code, state=self.state, functions=NoFunctions(), inputs=(), check=closely)
         return [diagnostic.code for diagnostic in found]
@@ -148,7 +148,7 @@ class Session:
         return defined
 
     def must_answer(self, program: Program) -> None:
-        """Call the function as the program says, and see that it gives what it must."""
+        """Call the function as the program says, and check its results."""
         called = self.run(program.calls(self.engine.language), calls=program.args)
         assert called.error is None
         for args, found, wanted in zip(program.args, called.result, program.gives, strict=True):
@@ -156,7 +156,7 @@ class Session:
 
 
 class Sessions:
-    """An engine of each kind with one session, made when it is first asked for."""
+    """An engine of each kind with one session, created at first use."""
 
     def __init__(self) -> None:
         self._made: dict[str, Session] = {}
@@ -179,7 +179,7 @@ def sessions() -> Iterator[Sessions]:
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Whether two JSON values are the same; floats may differ in their last digits."""
+    """Return whether two JSON values are the same; floats may differ in their last digits."""
     match found, wanted:
         case [*_], [*_]:
             return len(found) == len(wanted) and all(map(same, found, wanted))
@@ -193,7 +193,7 @@ def same(found: Any, wanted: Any) -> bool:
 
 
 @pytest.mark.parametrize(("name", "program"), cells(claimed=True))
-def test_a_program_gives_the_right_answers(sessions: Sessions, name: str, program: Program) -> None:
+def test_a_program_returns_the_right_answers(sessions: Sessions, name: str, program: Program) -> None:
     """Ours: what a model defines in one cell works in the next, whatever the session held before."""
     session = sessions[name]
     assert session.check(program, "calls") == []
@@ -202,10 +202,10 @@ def test_a_program_gives_the_right_answers(sessions: Sessions, name: str, progra
 
 
 @pytest.mark.parametrize(("name", "program"), cells(claimed=False))
-def test_an_engine_says_what_it_does_not_have_before_anything_runs(
+def test_an_engine_says_what_it_lacks_before_anything_runs(
     sessions: Sessions, name: str, program: Program
 ) -> None:
-    """Ours: a program that an engine does not claim is refused with a typed error, not half run."""
+    """Ours: a program that an engine does not claim is refused with a typed error, and not run in part."""
     session = Session(sessions[name].engine, "refused")
     assert Code.UNSUPPORTED_FEATURE in session.check(program, "types")
     assert session.run(program.code[session.engine.language]).error is not None
@@ -223,8 +223,8 @@ def test_auto_moves_a_program_to_the_engine_that_claims_it(sessions: Sessions, p
 
 
 @pytest.mark.parametrize("name", _ENGINES)
-def test_what_programs_defined_works_in_another_process(name: str) -> None:
-    """Ours: functions, classes and enums are in the state itself, not in the process that made them."""
+def test_definitions_of_programs_work_in_another_process(name: str) -> None:
+    """Ours: functions, classes and enums are in the state itself, not in the process that created them."""
     kinds = ("cache_trace", "natural_order", "relay_teams", "transfer_ledger", "vending_machine")
     programs = [each for each in PROGRAMS if each.name in kinds and claims(name, each)]
     with contextlib.closing(_ENGINES[name]()) as engine:
@@ -237,8 +237,8 @@ def test_what_programs_defined_works_in_another_process(name: str) -> None:
             second.must_answer(program)
 
 
-def test_there_are_sixty_programs_with_four_calls_or_more() -> None:
-    """Ours: the suite is as large as it says, and Monty is asked for nearly all of it."""
+def test_there_are_sixty_programs_with_at_least_four_calls() -> None:
+    """Ours: the suite is as large as it says, and Monty runs nearly all of it."""
     assert len(PROGRAMS) == 60
     assert len({program.name for program in PROGRAMS}) == 60
     assert min(len(program.args) for program in PROGRAMS) >= 4

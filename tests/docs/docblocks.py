@@ -7,7 +7,7 @@
 A block that contains fences starts and ends with more backticks than they have.
 
 In expected output, `...` matches any text. Ids (`apr_…`, `grt_…`, `snap_…`) stand for the id printed in their
-place, there and in every later command. `# exit 1` after a command is its expected exit status;
+place, there and in every later command. `# exit 1` after a command gives its expected exit status;
 a command that is killed by signal 9 has the status 137 and prints `Killed`, as in an interactive shell.
 """
 
@@ -38,7 +38,7 @@ _ID = re.compile(r"\b(apr|grt|snap|run)_[0-9a-f]+\b")
 _EXIT = re.compile(r"# exit (\d+)$")
 _SHELL = re.compile(r"[|&;<>`$*~\\]|\A\w+=")
 _ALONE = ("tour", "serve", "worker", "mcp", "new", "daemon", "acp")
-"""Commands that start servers or other processes, or make projects; they get a process of their own."""
+"""Commands that start servers or other processes, or create projects; each runs in its own process."""
 _FILE = re.compile(r'title="([\w.-]+)"')
 
 
@@ -53,7 +53,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name of the file that holds this block, if the page gives one."""
+        """Return the name of the file that holds this block, or None."""
         found = _FILE.match(self.info)
         return found[1] if found else None
 
@@ -100,7 +100,7 @@ def steps(page: Path) -> Iterator[Block | Command]:
 
 
 def script(page: Path) -> str:
-    """The Python blocks of a page as one script whose line numbers are the page's."""
+    """Return the Python blocks of a page as one script with the page's line numbers."""
     lines: list[str] = []
     for block in blocks(page):
         if block.language == "python" and not block.info:
@@ -162,7 +162,7 @@ class Shell:
         return done.returncode, done.stdout
 
     def _run_here(self, text: str) -> tuple[int, str]:
-        """Run a command that needs no shell in this process, which has imported Standfast already."""
+        """Run a command that needs no shell in this process, which has already imported Standfast."""
         printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
         environment = _environment(self._directory, self._database_url)
         with (
@@ -182,7 +182,7 @@ class Shell:
         self._ids.update({name: found[group] for group, name in names.items()})
 
     def _pattern(self, expected: str) -> tuple[str, dict[str, str]]:
-        """The expected output as a regular expression, and which group of it is which new id."""
+        """Return the expected output as a regular expression, and which of its groups is which new id."""
         groups: dict[str, str] = {}
         parts: list[str] = []
         for piece in re.split(rf"({_ID.pattern.replace('(', '(?:')}|\.\.\.)", _trim(expected)):
@@ -225,7 +225,7 @@ def _environment(directory: Path, database_url: str) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "DATABASE_URL": database_url,
         "STANDFAST_HOME": str(directory / "standfast-home"),
-        "PYTHONUNBUFFERED": "1",  # what goes to the two streams appears in order, as on a terminal
+        "PYTHONUNBUFFERED": "1",  # the output of the two streams appears in order, as on a terminal
         "COLUMNS": "100",
         "NO_COLOR": "1",
     }

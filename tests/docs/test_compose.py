@@ -1,4 +1,4 @@
-"""The compose file of the page about many machines."""
+"""The compose file on the page about running on many machines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def compose() -> Any:
     return yaml.safe_load(block.text)
 
 
-def test_the_compose_file_has_every_component_and_names_only_what_it_defines(compose: Any) -> None:
+def test_the_compose_file_has_every_component_and_no_undefined_names(compose: Any) -> None:
     """Seed: PostgreSQL, Restate, server and workers."""
     services = compose["services"]
     assert set(services) == {"postgres", "server", "worker", "restate", "restate-worker"}
@@ -41,8 +41,8 @@ def test_the_compose_file_has_every_component_and_names_only_what_it_defines(com
             assert volume.partition(":")[0] in compose["volumes"], volume
 
 
-def test_the_commands_of_the_compose_file_are_commands_of_standfast(compose: Any) -> None:
-    """Ours: a renamed option breaks the page."""
+def test_the_commands_in_the_compose_file_exist(compose: Any) -> None:
+    """Ours: renaming an option must not break the page."""
     checked = 0
     for service in compose["services"].values():
         program, *words = service["command"] if "build" in service else ("", "")
@@ -57,8 +57,8 @@ def test_the_commands_of_the_compose_file_are_commands_of_standfast(compose: Any
     assert checked == 3
 
 
-def test_the_variables_of_the_compose_file_are_documented(compose: Any) -> None:
-    """Ours: a renamed variable breaks the page."""
+def test_the_variables_in_the_compose_file_are_documented(compose: Any) -> None:
+    """Ours: renaming a variable must not break the page."""
     settings = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     named = {name for service in compose["services"].values() for name in service.get("environment", ())}
     ours = {name for name in named if name.startswith("STANDFAST_")}

@@ -46,7 +46,7 @@ def _named(page: Path) -> str:
 
 
 def _table(page: str, first: str, *, heading: bool = False) -> list[list[str]]:
-    """The cells of the first table of a page whose first column has this name, without backticks."""
+    """Return the cells of the first table of a page whose first column has this name, without backticks."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8").replace("`", "")
     found = re.search(rf"^\| {first} \|.*?(?=\n\n|\n*\Z)", text, re.MULTILINE | re.DOTALL)
     assert found is not None, f"{page} has no table of {first}s"
@@ -64,29 +64,29 @@ def _database_url(page: Path, request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=_named)
-def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Ours: a snippet that is shown works, with its assertions, as it is written."""
+def test_the_python_code_of_a_page_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Ours: a snippet works as shown, including its assertions."""
     run_script(page, tmp_path, _database_url(page, request))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=_named)
-def test_the_transcripts_of_a_page_are_what_happens(
+def test_the_transcripts_of_a_page_are_accurate(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Ours: a command exits and prints as the page says, in a directory that holds the page's files."""
+    """Ours: a command exits and prints as the page says, in a directory with the page's files."""
     shell = Shell(tmp_path, _database_url(page, request))
     for step in steps(page):
         if isinstance(step, Block):
             step.write_to(tmp_path)
             continue
-        command = _what_make_does(step) if step.text.startswith("make ") else step
+        command = _replace_make(step) if step.text.startswith("make ") else step
         if command.text and not command.text.startswith(_NOT_RUN):
             shell.check(command)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_named)
-def test_every_block_of_a_page_is_of_a_kind_that_is_checked(page: Path) -> None:
+def test_every_block_of_a_page_is_of_a_kind_that_is_tested(page: Path) -> None:
     """Ours: nothing that looks like code escapes the tests above."""
     kinds = {(block.language, block.info.partition("=")[0]) for block in blocks(page)}
     assert kinds <= {
@@ -95,7 +95,7 @@ def test_every_block_of_a_page_is_of_a_kind_that_is_checked(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_named)
-def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+def test_the_links_of_a_page_are_valid(page: Path) -> None:
     """Ours: a relative link names a file that exists, and a heading in it."""
     for target in _LINK.findall(page.read_text(encoding="utf-8")):
         if "://" in target:
@@ -107,7 +107,7 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
             assert anchor in _anchors(linked), target
 
 
-def test_the_index_leads_to_every_page() -> None:
+def test_the_index_links_to_every_page() -> None:
     """Ours: a reader finds every page from the first one, and in the navigation of the site."""
     linked = set(_LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
     pages = {_named(page) for page in PAGES[1:]} - {"index.md"}
@@ -116,14 +116,14 @@ def test_the_index_leads_to_every_page() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_named)
-def test_no_page_is_longer_than_a_reader_can_survey(page: Path) -> None:
+def test_no_page_is_too_long(page: Path) -> None:
     """Ours: the README has at most 150 lines, a page at most 400."""
     lines = page.read_text(encoding="utf-8").count("\n")
     assert lines <= (150 if page.name == "README.md" else 400)
 
 
-def test_the_table_of_error_codes_is_the_one_that_the_code_makes() -> None:
-    """Ours: codes are stable, so each has its line; `scripts/error_codes.py` writes the page."""
+def test_the_table_of_error_codes_is_up_to_date() -> None:
+    """Ours: codes are stable, so each has its row; `scripts/error_codes.py` writes the page."""
     script = runpy.run_path(str(ROOT / "scripts" / "error_codes.py"))
     assert script["PAGE"].read_text(encoding="utf-8") == script["page"]()
     assert set(STATUS_OF_CODE) == set(Code)
@@ -131,7 +131,7 @@ def test_the_table_of_error_codes_is_the_one_that_the_code_makes() -> None:
 
 @pytest.mark.parametrize("limits", [SessionLimits(), CapabilityLimits()], ids=["session", "capability"])
 def test_every_limit_is_in_the_table_with_its_default(limits: SessionLimits | CapabilityLimits) -> None:
-    """Ours: the table of limits is the truth about the defaults."""
+    """Ours: the table of limits documents the defaults."""
     text = (ROOT / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", text, re.MULTILINE))
     for name in limits.__struct_fields__:
@@ -142,8 +142,8 @@ def test_every_limit_is_in_the_table_with_its_default(limits: SessionLimits | Ca
         assert shown[name] == default
 
 
-def test_every_hook_is_in_the_table_with_what_the_kernel_says_about_it() -> None:
-    """Ours: a hook that exists is documented, under the conditions that it really has."""
+def test_every_hook_is_in_the_table_with_its_parameters_order_and_failure_rule() -> None:
+    """Ours: every hook is documented as the kernel defines it."""
     rows = {name: cells for name, *cells in _table("reference/hooks.md", "hook")}
     assert list(rows) == list(HOOKS)
     for name, (when, told, answers, order, on_failure) in rows.items():
@@ -154,7 +154,7 @@ def test_every_hook_is_in_the_table_with_what_the_kernel_says_about_it() -> None
 
 
 def test_every_directive_is_in_the_table_with_the_stages_that_allow_it() -> None:
-    """Ours: what may be asked for where is what the kernel accepts there."""
+    """Ours: the table lists what the kernel accepts at each stage."""
     heading, *rows = _table("reference/hooks.md", "directive", heading=True)
     stages = heading[1:-1]
     assert set(stages) == set(ALLOWED)
@@ -167,7 +167,7 @@ def test_every_directive_is_in_the_table_with_the_stages_that_allow_it() -> None
     assert shown == {(kind.__name__, stage) for stage, kinds in ALLOWED.items() for kind in kinds}
 
 
-def test_every_slot_and_every_plugin_that_ships_is_on_the_plugins_page() -> None:
+def test_every_slot_and_every_shipped_plugin_is_documented() -> None:
     """Ours: nothing that a user can fill or use is left out."""
     assert {name for name, *_ in _table("reference/hooks.md", "slot")} == set(SLOTS)
     listed = {
@@ -176,16 +176,16 @@ def test_every_slot_and_every_plugin_that_ships_is_on_the_plugins_page() -> None
     assert listed == set(shipped.__all__)
 
 
-def test_the_prompt_of_a_model_in_code_is_on_the_code_page() -> None:
-    """Ours: the prompt that is shown is the prompt that is sent."""
+def test_the_prompt_for_acting_in_code_is_on_the_code_page() -> None:
+    """Ours: the documented prompt is the one that is sent."""
     pages = [ROOT / "docs" / "guides" / name for name in ("code.md", "code-in-typescript.md")]
     shown = [block.text.strip() for page in pages for block in blocks(page) if block.language == "text"]
     assert how_to_act(fences=True) in shown
     assert how_to_act(fences=True, engine=EngineName.QUICKJS) in shown
 
 
-def test_every_option_and_limit_of_cells_is_on_the_code_page() -> None:
-    """Ours: the tables are the truth about the names and the defaults."""
+def test_every_option_and_limit_of_cells_is_documented() -> None:
+    """Ours: the tables have the names and the defaults."""
     given = inspect.signature(CodeProtocol.__init__).parameters
     options = {name: shown for name, shown, _ in _table("guides/code-limits.md", "option")}
     assert set(options) == set(given) - {"self"}
@@ -196,15 +196,15 @@ def test_every_option_and_limit_of_cells_is_on_the_code_page() -> None:
     assert limits == {name: f"{getattr(CELL_LIMITS, name):,}" for name in CELL_LIMITS.__struct_fields__}
 
 
-def test_every_function_of_cells_is_on_the_code_page() -> None:
-    """Ours: what code may call besides tools is in the table, and nothing else."""
+def test_every_built_in_function_of_cells_is_documented() -> None:
+    """Ours: the table has exactly what code may call besides tools."""
     shown = " ".join(name for name, *_ in _table("guides/code.md", "name"))
     found = set(re.findall(r"(\w+)\(", shown))
     assert found == set(own_functions(ToolCatalog(), ToolRegistry().require)) - {"run_code"}
 
 
 def test_the_generated_tables_of_the_reference_are_current() -> None:
-    """Ours: tables of exceptions, events, schemas, settings and options are what the code says now."""
+    """Ours: tables of exceptions, events, schemas, settings and options match the code."""
     writer = runpy.run_path(str(ROOT / "scripts" / "write-reference"))
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
@@ -212,7 +212,7 @@ def test_the_generated_tables_of_the_reference_are_current() -> None:
 
 
 def _public_modules() -> list[str]:
-    """Return the modules that programs may import from. The table of the API reference is their one list."""
+    """Return the modules that programs may import from. The table in the API reference is the only list."""
     return [name for name, *_ in _table("reference/api/modules.md", "module")]
 
 
@@ -238,8 +238,8 @@ _SHOWN_PYTHON = [
 
 
 @pytest.mark.parametrize("source", _SHOWN_PYTHON)
-def test_shown_python_imports_public_names_only(source: str) -> None:
-    """Ours: what the documentation shows keeps working, so it imports from documented modules only."""
+def test_documented_python_imports_only_public_names(source: str) -> None:
+    """Ours: documented code keeps working, so it imports from documented modules only."""
     public = _public_modules()
     for module, name in _imports(source):
         assert module in public, f"{module} is not in docs/reference/api/modules.md"
@@ -249,7 +249,7 @@ def test_shown_python_imports_public_names_only(source: str) -> None:
 
 @pytest.mark.parametrize("module", _public_modules())
 def test_every_public_name_is_in_the_api_reference(module: str) -> None:
-    """Ours: what can be imported from a public module is documented, by itself or with its whole module."""
+    """Ours: whatever can be imported from a public module is documented, by itself or with its module."""
     pages = (ROOT / "docs" / "reference" / "api").glob("*.md")
     paths = [name for page in pages for name in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE)]
     assert len(paths) == len(set(paths))
@@ -274,7 +274,7 @@ def _names(module: ModuleType) -> list[str]:
     ]
 
 
-def test_every_event_is_importable_from_the_module_of_events() -> None:
+def test_every_event_can_be_imported_from_events() -> None:
     """Ours: a program that observes a session imports everything from one place."""
     assert {kind.__name__ for kind in get_args(events.Event)} == set(_names(events)) - {"Event"}
 
@@ -288,8 +288,8 @@ def test_every_environment_variable_is_in_the_settings() -> None:
     assert shown == used - internal
 
 
-def test_every_command_is_in_the_command_line_page() -> None:
-    """Ours: a command that exists is shown, with an example that is executed."""
+def test_every_command_is_on_a_command_line_page() -> None:
+    """Ours: every command is shown with an example that is executed."""
     pages = (ROOT / "docs" / "reference").glob("command-line*.md")
     shown = [command.text for page in pages for command in commands(page)]
     for words in _all_commands():
@@ -310,8 +310,8 @@ def test_make_has_the_targets_that_the_readme_names() -> None:
     ]
 
 
-def _what_make_does(command: Command) -> Command:
-    """`make run` is the tour; the other targets would run this very test."""
+def _replace_make(command: Command) -> Command:
+    """Return the command for a `make` target: `make run` is the tour; others would run this very test."""
     text = "standfast tour" if command.text == "make run" else ""
     return Command(text, command.output, command.line)
 

@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "builds.py"
 
 
 @pytest.mark.slow
-def test_one_build_ends_and_the_other_is_interrupted_when_the_program_closes(tmp_path: Path) -> None:
+def test_one_build_finishes_and_the_other_is_interrupted_when_the_program_closes(tmp_path: Path) -> None:
     """Ours: a task is never left running."""
     done = interpreters.run(
         [sys.executable, "-W", "error", str(EXAMPLE)],

@@ -1,4 +1,4 @@
-"""The examples do what they say, run as a user runs them: each in a process of its own."""
+"""The examples do what they say, run as a user runs them: each in its own process."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
-class Told:
-    """What an example printed, by the first words of the lines, and what its tools wrote down."""
+class ExampleOutput:
+    """The output of an example, by the first words of the lines, and the effects that its tools logged."""
 
     lines: dict[str, str]
     text: str
     effects: list[str]
 
 
-def _run(name: str, directory: Path) -> Told:
+def _run(name: str, directory: Path) -> ExampleOutput:
     ledger = directory / "ledger.txt"
     done = interpreters.run(
         [sys.executable, "-W", "error", str(EXAMPLES / name)],
@@ -37,10 +37,10 @@ def _run(name: str, directory: Path) -> Told:
     assert done.returncode == 0, done.stderr
     pairs = (line.split("  ", 1) for line in done.stdout.splitlines() if "  " in line)
     effects = ledger.read_text().splitlines() if ledger.exists() else []
-    return Told({label: rest.strip() for label, rest in pairs}, done.stdout, effects)
+    return ExampleOutput({label: rest.strip() for label, rest in pairs}, done.stdout, effects)
 
 
-def test_one_cell_does_what_takes_four_model_calls_natively(tmp_path: Path) -> None:
+def test_one_cell_replaces_four_native_model_calls(tmp_path: Path) -> None:
     """Seed: three tools, a loop and an approval in one cell; the same effects by native calls."""
     (tmp_path / "code").mkdir()
     (tmp_path / "native").mkdir()
@@ -54,7 +54,7 @@ def test_one_cell_does_what_takes_four_model_calls_natively(tmp_path: Path) -> N
     assert _calls(in_code) == _calls(native) == ["order", "order", "order", "orders", "refund"]
 
 
-def test_the_same_cell_in_typescript_does_the_same(tmp_path: Path) -> None:
+def test_the_same_cell_works_in_typescript(tmp_path: Path) -> None:
     """Seed: the code protocol with `language="typescript"`, over the same tools."""
     (tmp_path / "python").mkdir()
     (tmp_path / "typescript").mkdir()
@@ -65,7 +65,7 @@ def test_the_same_cell_in_typescript_does_the_same(tmp_path: Path) -> None:
 
 
 def test_a_cell_stops_in_one_process_and_resumes_in_another(tmp_path: Path) -> None:
-    """Seed: the cell resumes at its call; what ran before it does not run again."""
+    """Seed: the cell resumes at its call; earlier calls do not run again."""
     first = _run("cell_in_two_processes.py", tmp_path)
     assert "stops, the turn is waiting" in first.text
     assert first.effects == []
@@ -78,7 +78,7 @@ def test_a_cell_stops_in_one_process_and_resumes_in_another(tmp_path: Path) -> N
 
 
 def test_a_text_of_five_megabytes_is_searched_without_being_sent(tmp_path: Path) -> None:
-    """Seed: less than 64 KB is ever in a prompt."""
+    """Seed: a prompt never has more than 64 KB."""
     told = _run("large_text.py", tmp_path)
     assert _number(told.lines["the log"]) > 5_000_000
     assert _number(told.lines["the largest"]) < 64_000
@@ -86,8 +86,8 @@ def test_a_text_of_five_megabytes_is_searched_without_being_sent(tmp_path: Path)
     assert told.lines["finished"] == "3 faults: {'disk': 2, 'payments': 1}"
 
 
-def test_the_same_agent_asks_four_providers_by_their_names(tmp_path: Path) -> None:
-    """Seed: each provider against its test server; nothing but the model's name changes."""
+def test_the_same_agent_calls_four_providers_by_name(tmp_path: Path) -> None:
+    """Seed: each provider runs against its test server; only the model's name changes."""
     told = _run("provider_against_test_server.py", tmp_path)
     assert told.lines == dict.fromkeys(
         (
@@ -100,8 +100,8 @@ def test_the_same_agent_asks_four_providers_by_their_names(tmp_path: Path) -> No
     )
 
 
-def test_a_lead_hands_its_work_to_subagents(tmp_path: Path) -> None:
-    """Seed: they work at the same time, answer with values, and what all have used adds up."""
+def test_a_lead_agent_delegates_its_work_to_subagents(tmp_path: Path) -> None:
+    """Seed: they work at the same time, answer with values, and their usage adds up."""
     told = _run("subagents.py", tmp_path)
     assert [
         line.split("  ", 1)[1].strip() for line in told.text.splitlines() if line.startswith("subagent")
@@ -116,14 +116,14 @@ def test_a_lead_hands_its_work_to_subagents(tmp_path: Path) -> None:
     assert told.effects == ["refund A1 4200"]
 
 
-def test_the_example_of_the_readme_is_the_one_in_examples() -> None:
-    """Ours: what the README shows is what `examples/ten_lines.py` runs."""
+def test_the_example_in_the_readme_is_the_one_in_examples() -> None:
+    """Ours: the README shows what `examples/ten_lines.py` runs."""
     readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
     _, _, example = (EXAMPLES / "ten_lines.py").read_text(encoding="utf-8").partition("from standfast")
     assert example.strip() in readme
 
 
-def _calls(told: Told) -> list[str]:
+def _calls(told: ExampleOutput) -> list[str]:
     return sorted(told.lines["tool calls"].split(", "))
 
 
@@ -132,7 +132,7 @@ def _number(text: str) -> int:
 
 
 def test_a_program_is_stopped_killed_approved_elsewhere_and_finished_on_every_engine(tmp_path: Path) -> None:
-    """Seed: in the middle of an expression, and nothing that was called before is called again."""
+    """Seed: it stops in the middle of an expression, and no earlier call is repeated."""
     told = _run("refund_on_every_engine.py", tmp_path)
     for engine in ("monty", "cpython", "quickjs"):
         lines = [line for line in told.text.splitlines() if line.startswith(engine)]

@@ -1,4 +1,4 @@
-"""Lets the tests of the machine share `machine_turns`."""
+"""Makes `machine_turns` importable."""
 
 from __future__ import annotations
 

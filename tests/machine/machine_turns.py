@@ -67,7 +67,7 @@ from standfast.model.ruling import CallRuling, Ruling
 from standfast.model.session import FrameOpened, PluginNode, TurnEnded
 
 NO_TIME = -1
-"""The time of an input that gets its own when it is fed."""
+"""The time of an input whose time is set when it is fed."""
 
 SWITCH = FrameSwitch(frame_id="f_2", task="go on")
 COMPACTION = FrameSwitch(frame_id="f_c", reason="compaction", seed=(UserMessage(content="so far"),))
@@ -164,7 +164,7 @@ def timed_out(call_id: int, attempt: int = 1, name: str = "pay") -> CallTimedOut
 
 
 def paused(call_id: int, number: int, *names: str) -> CellPaused:
-    """Return the pause of a cell that made these calls; a name that ends with `!` cannot be carried out."""
+    """Return the pause of a cell that made these calls; a name that ends with `!` cannot be executed."""
     return CellPaused(
         at_ms=NO_TIME, call_id=call_id, number=number, calls=tuple(_called(name) for name in names)
     )
@@ -175,7 +175,7 @@ def _called(name: str) -> CellCalled:
 
 
 def finish(call_id: int, text: str = "42") -> FinishRequested:
-    """Return the input by which code gives the turn's answer."""
+    """Return the input with which code gives the turn's answer."""
     return FinishRequested(at_ms=NO_TIME, call_id=call_id, text=text)
 
 
@@ -193,7 +193,7 @@ def passed(kind: CheckpointKind, *messages: UserMessage, output: OutputCheck = O
 
 
 def misfit(problem: str = "no number") -> Input:
-    """Return a last checkpoint at which the answer failed its output check."""
+    """Return a last checkpoint at which the answer failed its validation."""
     return passed("before_completion", output=OutputCheck(problem=problem))
 
 
@@ -223,7 +223,7 @@ def at(at_ms: int, given: Input) -> Input:
 
 
 class Turn:
-    """A machine and the inputs that it was fed."""
+    """A machine and the inputs it was fed."""
 
     def __init__(self, *inputs: Input) -> None:
         self.machine = TurnMachine()

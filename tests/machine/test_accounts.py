@@ -31,7 +31,7 @@ def _reply(model: str, output: int) -> ModelReplied:
     return ModelReplied(at_ms=0, calls=(RequestedCall(name="a"),), usage=usage, model=model)
 
 
-def test_usage_is_added_up_by_model_and_over_the_turn() -> None:
+def test_usage_is_added_up_by_model_and_for_the_turn() -> None:
     """Ours: the ledger lists usage per model; a reply counts as one call."""
     turn = Turn(started(), _reply("small", 10), settled(1), passed("after_work"))
     turn.feed(_reply("big", 100), settled(2, 2), passed("after_work"))
@@ -43,7 +43,7 @@ def test_usage_is_added_up_by_model_and_over_the_turn() -> None:
     )
 
 
-def test_a_failed_model_call_counts_as_a_call_of_no_model() -> None:
+def test_a_failed_model_call_counts_but_belongs_to_no_model() -> None:
     """Ours: the turn counts the model calls it made; the usage of a failed call is unknown."""
     turn = Turn(started(), failed(retryable=True), failed())
     assert turn.machine.account.usage == Usage(calls=2)
@@ -51,7 +51,7 @@ def test_a_failed_model_call_counts_as_a_call_of_no_model() -> None:
     assert turn.machine.account.ledger("turn") == ()
 
 
-def test_the_summary_has_the_outcome_the_usage_and_the_records_in_the_order_they_came() -> None:
+def test_the_summary_has_the_outcome_the_usage_and_the_records_in_order_of_arrival() -> None:
     """Ours: the summary is kept in addition to the history."""
     turn = Turn(started(), calls("a", "b", "c"), recorded(3), settled(2), recorded(1))
     turn.feed(passed("after_work"), answered(usage=Usage(output=5)), passed("before_completion"))
@@ -63,7 +63,7 @@ def test_the_summary_has_the_outcome_the_usage_and_the_records_in_the_order_they
 
 
 def test_a_parked_turn_has_a_summary_too() -> None:
-    """Ours: people see what a turn did before it waits."""
+    """Ours: users see what a turn did before it began to wait."""
     turn = Turn(started(), calls("a", "b"), recorded(1))
     opened = waits(2)
     turn.feed(opened)
@@ -89,7 +89,7 @@ def test_every_entry_has_the_time_of_the_input_that_made_it() -> None:
     [(failed(), TurnEnded), (cancelled(), TurnEnded), (switched(), FrameOpened)],
     ids=["failed", "cancelled", "switched"],
 )
-def test_the_messages_are_the_entries_without_the_ending(last: Input, payload: type) -> None:
+def test_the_messages_are_the_entries_without_the_end_of_the_turn(last: Input, payload: type) -> None:
     """Ours: events are for readers of the history, not for the model."""
     turn = Turn(started(), last)
     entries = [entry.payload for entry in turn.machine.entries]
@@ -97,19 +97,19 @@ def test_the_messages_are_the_entries_without_the_ending(last: Input, payload: t
     assert isinstance(entries[-1], payload)
 
 
-def test_a_finished_turn_adds_nothing_but_its_messages() -> None:
+def test_a_finished_turn_adds_only_its_messages() -> None:
     """Ours: an answer ends the turn by itself, so the history needs no separate entry for the end."""
     turn = Turn(started(), answered(), passed("before_completion"))
     assert [entry.payload for entry in turn.machine.entries] == turn.machine.messages
     assert isinstance(turn.machine.messages[-1], AssistantMessage)
 
 
-def test_the_machine_knows_the_turn_it_runs() -> None:
+def test_the_machine_knows_its_turn_id() -> None:
     """Ours: the turn's id comes with the first input."""
     assert Turn(started()).machine.turn_id == "t_1"
 
 
-def test_every_effect_has_a_key_that_no_other_effect_of_the_turn_has() -> None:
+def test_every_effect_of_a_turn_has_a_unique_key() -> None:
     """Ours: the journal looks up completed effects by these keys."""
     call = ToolCall(call_id=3, name="a")
     assert CallModel(2).key == "model.2"

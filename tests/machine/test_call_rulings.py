@@ -1,4 +1,4 @@
-"""Plugins rule on calls before they are executed and on results after it."""
+"""Rulings of plugins on calls before execution and on results after it."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def result(turn: Turn) -> ToolMessage:
     return message
 
 
-# Before
+# Before execution
 
 
-def test_each_call_is_marked_as_not_ruled_on_until_plugins_have_ruled() -> None:
+def test_each_call_is_marked_until_plugins_have_ruled_on_it() -> None:
     """Seed: before_tool_call runs once per call; recovery never runs a hook twice."""
     turn = Turn(started(stages=("before_tool_call",)))
     assert turn.tell(calls("a", "b")) == ["tool.1.1?", "tool.2.1?"]
@@ -51,15 +51,15 @@ def test_each_call_is_marked_as_not_ruled_on_until_plugins_have_ruled() -> None:
     assert turn.recovered() == ["tool.1.1", "tool.2.1"]
 
 
-def test_calls_of_a_turn_without_such_plugins_need_no_ruling() -> None:
+def test_calls_of_a_turn_without_before_tool_call_hooks_need_no_ruling() -> None:
     """Ours: without plugins, commands keep their earlier form, and golden histories still replay."""
     (command,) = Turn(started(stages=("checkpoint", "after_turn"))).feed(calls("a"))
     assert isinstance(command, RunTool)
     assert command.ruled
 
 
-def test_replaced_arguments_travel_with_the_call_and_are_recorded_with_its_result() -> None:
-    """Seed: ReplaceToolArgs; the history keeps what the model asked and what was executed."""
+def test_replaced_arguments_are_passed_with_the_call_and_recorded_with_its_result() -> None:
+    """Seed: ReplaceToolArgs; the history keeps the model's arguments and the executed ones."""
     turn = acting("a")
     turn.feed(ruled(1, arguments={"n": 2}))
     (command,) = turn.machine.outstanding()
@@ -76,7 +76,7 @@ def test_arguments_that_were_not_replaced_are_not_reported_again() -> None:
     assert result(turn).edited_arguments is None
 
 
-def test_what_a_person_edits_counts_more_than_what_plugins_replaced() -> None:
+def test_a_persons_edits_override_arguments_that_plugins_replaced() -> None:
     """Ours: the person saw the replaced arguments and changed them."""
     turn = acting("a")
     turn.feed(ruled(1, arguments={"n": 2}), waits(1))
@@ -85,7 +85,7 @@ def test_what_a_person_edits_counts_more_than_what_plugins_replaced() -> None:
     assert result(turn).edited_arguments == {"n": 3}
 
 
-def test_an_approval_without_edits_keeps_what_plugins_replaced() -> None:
+def test_an_approval_without_edits_keeps_arguments_that_plugins_replaced() -> None:
     """Ours: a ruling survives a wait, and no hook runs twice."""
     turn = acting("a")
     turn.feed(ruled(1, arguments={"n": 2}), waits(1))
@@ -107,7 +107,7 @@ def test_a_call_is_ruled_on_once() -> None:
     assert turn.machine.account.usage.input == 0
 
 
-def test_a_ruling_that_comes_after_the_result_changes_nothing() -> None:
+def test_a_ruling_after_the_result_is_ignored() -> None:
     """Bug: rulings on a settled call were still applied."""
     turn = acting("a", "b")
     turn.feed(settled(1, "r"))
@@ -115,14 +115,14 @@ def test_a_ruling_that_comes_after_the_result_changes_nothing() -> None:
     assert turn.machine.next_messages() == ()
 
 
-def test_a_call_that_cannot_be_read_is_not_ruled_on() -> None:
+def test_an_unreadable_call_is_not_ruled_on() -> None:
     """Ours: a call whose arguments cannot be parsed has already failed, so there is nothing to rule on."""
     turn = Turn(started(stages=("before_tool_call",)))
     assert turn.tell(asked_for(call("a", "["), call("b"))) == ["tool.2.1?"]
     assert turn.tell(ruled(1, arguments={"n": 1})) == []
 
 
-def test_a_plugin_that_aborts_in_a_ruling_ends_the_turn_and_every_call_has_its_result() -> None:
+def test_an_abort_in_a_ruling_ends_the_turn_and_every_call_has_its_result() -> None:
     """Seed: AbortTurn before a tool call; machine rule 3."""
     turn = acting("a", "b")
     assert turn.tell(ruled(1), ruled(2, abort=ENOUGH, events=(NOTE,))) == ["stop", "commit plugin_abort"]
@@ -130,16 +130,16 @@ def test_a_plugin_that_aborts_in_a_ruling_ends_the_turn_and_every_call_has_its_r
     assert (turn.stopped().reason, turn.stopped().error) == (StopReason.PLUGIN_ABORT, ENOUGH)
 
 
-def test_a_hook_that_fails_about_a_call_fails_the_call_and_not_the_turn() -> None:
-    """Seed: guards fail closed; the driver, which asked the plugins, settles the call with the error."""
+def test_a_hook_that_fails_on_a_call_fails_the_call_but_not_the_turn() -> None:
+    """Seed: guards fail closed; the driver, which ran the hooks, settles the call with the error."""
     turn = acting("a", "b")
     assert turn.tell(ruled(1, failure=BROKEN)) == []
     assert turn.tell(settled(1, error=BROKEN), ruled(2), settled(2, "r")) == ["after_work.1"]
     assert turn.results() == [(1, "PLUGIN_ERROR"), (2, "r")]
 
 
-def test_what_plugins_say_about_calls_is_said_at_the_next_checkpoint() -> None:
-    """Seed: InjectTurnInput is delivered at the next checkpoint, before what people injected."""
+def test_messages_of_rulings_are_delivered_at_the_next_checkpoint() -> None:
+    """Seed: InjectTurnInput is delivered at the next checkpoint, before messages that people injected."""
     turn = acting("a", "b")
     turn.feed(ruled(1, messages=(said("one"),), events=(NOTE,)), ruled(2, messages=(said("two"),)))
     turn.feed(settled(2, "r2"), settled(1, "r1"))
@@ -149,10 +149,10 @@ def test_what_plugins_say_about_calls_is_said_at_the_next_checkpoint() -> None:
     assert turn.history()[2] == "p note"
 
 
-# After
+# After execution
 
 
-def test_what_plugins_say_about_a_result_is_said_at_the_next_checkpoint() -> None:
+def test_messages_about_a_result_are_delivered_at_the_next_checkpoint() -> None:
     """Seed: after_tool_call may inject a message."""
     turn = Turn(started(), calls("a", "b"))
     turn.feed(settled(2, "r2", messages=(said("nice"),), events=(NOTE,)))
@@ -163,7 +163,7 @@ def test_what_plugins_say_about_a_result_is_said_at_the_next_checkpoint() -> Non
     ]  # fmt: skip
 
 
-def test_a_plugin_that_aborts_over_a_result_ends_the_turn_and_the_result_stays() -> None:
+def test_an_abort_after_a_result_ends_the_turn_and_keeps_the_result() -> None:
     """Seed: AbortTurn after a tool call; the other calls are stopped."""
     turn = Turn(started(), calls("a", "b"))
     assert turn.tell(settled(1, "r", abort=ENOUGH)) == ["stop", "commit plugin_abort"]
@@ -171,14 +171,14 @@ def test_a_plugin_that_aborts_over_a_result_ends_the_turn_and_the_result_stays()
     assert turn.stopped().error == ENOUGH
 
 
-def test_an_abort_over_the_last_result_ends_the_turn_as_well() -> None:
+def test_an_abort_after_the_last_result_ends_the_turn_too() -> None:
     """Ours: the turn ends without the checkpoint after work."""
     turn = Turn(started(), calls("a"))
     assert turn.tell(settled(1, "r", abort=ENOUGH)) == ["stop", "commit plugin_abort"]
     assert turn.results() == [(1, "r")]
 
 
-def test_what_is_said_about_a_result_that_came_too_late_is_not_heard() -> None:
+def test_messages_about_a_late_result_are_ignored() -> None:
     """Ours: machine rule 5, the ruling on a duplicate result is ignored like the result."""
     turn = Turn(started(), calls("a", "b"), settled(1, "r"))
     assert turn.tell(settled(1, "again", messages=(said("x"),), abort=ENOUGH, usage=(SPENT,))) == []
@@ -187,8 +187,8 @@ def test_what_is_said_about_a_result_that_came_too_late_is_not_heard() -> None:
     assert turn.machine.account.usage.input == 0
 
 
-def test_what_plugins_said_is_said_after_a_turn_that_passes_no_checkpoint_any_more() -> None:
-    """Ours: if a frame opens after the calls, messages of plugins become input of the next turn."""
+def test_messages_of_plugins_without_a_further_checkpoint_go_to_the_next_turn() -> None:
+    """Ours: if a frame opens after the calls, there is no checkpoint that could deliver them."""
     turn = Turn(started(), calls("a"), switched())
     turn.feed(settled(1, "r", messages=(said("later"),)))
     assert turn.commands[-1].outcome.switch == SWITCH
@@ -196,7 +196,7 @@ def test_what_plugins_said_is_said_after_a_turn_that_passes_no_checkpoint_any_mo
 
 
 @pytest.mark.parametrize("stages", [(), ("before_tool_call",)])
-def test_plugins_that_only_judge_results_do_not_hold_up_a_parked_turn(stages: tuple[str, ...]) -> None:
+def test_rulings_on_results_alone_do_not_keep_a_turn_from_parking(stages: tuple[str, ...]) -> None:
     """Ours: a result may settle while another call waits."""
     turn = Turn(started(stages=stages), calls("a", "b"), waits(1))  # type: ignore[arg-type]
     assert turn.tell(settled(2, "r", messages=(said("x"),))) == ["park w1"]

@@ -1,4 +1,4 @@
-"""The loop of native tool calls: run what the model asked for, give it the results, ask again."""
+"""The loop of native tool calls: run the requested calls, show the model the results, call it again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from standfast.model.message import AssistantMessage, ToolCall, ToolMessage
 
 
 def test_an_answer_without_calls_ends_the_turn() -> None:
-    """Seed: the standard protocol finishes when the model asks for no tool."""
+    """Seed: the standard protocol finishes when the model requests no tool."""
     turn = Turn(started(), answered("42"))
     assert turn.tell(passed("before_completion")) == ["commit finished"]
     assert turn.machine.outcome == turn.machine.answer()
     assert turn.talk() == ["user: hello", "assistant: 42"]
 
 
-def test_a_tool_is_run_and_its_result_shown_to_the_model() -> None:
+def test_a_tool_runs_and_its_result_is_shown_to_the_model() -> None:
     """Seed: the standard protocol calls the model, runs the tools it requested, and calls it again."""
     turn = Turn(started())
     assert turn.tell(calls("look")) == ["tool.1.1"]
@@ -29,20 +29,20 @@ def test_a_tool_is_run_and_its_result_shown_to_the_model() -> None:
     assert turn.talk() == ["user: hello", "assistant: look", "tool 1: grass"]
 
 
-def test_the_calls_of_a_reply_run_at_once() -> None:
+def test_the_calls_of_a_reply_run_concurrently() -> None:
     """Ours: SPEC §8, the standard protocol runs the calls of one reply concurrently."""
     assert Turn(started()).tell(calls("a", "b", "c")) == ["tool.1.1", "tool.2.1", "tool.3.1"]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3))), ids=str)
-def test_results_stand_in_the_order_of_the_calls(order: tuple[int, ...]) -> None:
+def test_results_are_in_the_order_of_the_calls(order: tuple[int, ...]) -> None:
     """Ours: results are in source order, whatever the order in which they arrived."""
     turn = Turn(started(), calls("a", "b", "c"))
     turn.feed(*(settled(call_id, f"r{call_id}") for call_id in order))
     assert turn.results() == [(1, "r1"), (2, "r2"), (3, "r3")]
 
 
-def test_the_model_is_asked_again_only_when_every_call_has_its_result() -> None:
+def test_the_model_is_called_again_only_after_every_call_has_its_result() -> None:
     """Ours: machine rule 3, every call has a result before the model is called again."""
     turn = Turn(started(), calls("a", "b"))
     assert turn.tell(settled(2)) == []
@@ -50,15 +50,15 @@ def test_the_model_is_asked_again_only_when_every_call_has_its_result() -> None:
     assert turn.tell(settled(1)) == ["after_work.1"]
 
 
-def test_the_ids_of_calls_count_over_the_whole_turn() -> None:
-    """Ours: a call id names one call of the turn, so that a late result cannot hit another round."""
+def test_call_ids_are_numbered_across_the_whole_turn() -> None:
+    """Ours: a call id names one call of the turn, so a late result cannot settle a call of a later reply."""
     turn = Turn(started(), calls("a", "b"), settled(1), settled(2), passed("after_work"))
     assert turn.tell(calls("a")) == ["tool.3.1"]
     assert turn.tell(settled(1, "late")) == []
     assert turn.tell(settled(3, "now")) == ["after_work.2"]
 
 
-def test_a_result_that_comes_twice_counts_once() -> None:
+def test_a_duplicate_result_counts_once() -> None:
     """Ours: machine rule 5, a duplicate result is ignored."""
     turn = Turn(started(), calls("a", "b"), settled(1, "first"), settled(1, "second"), settled(2))
     assert turn.results() == [(1, "first"), (2, None)]
@@ -72,8 +72,8 @@ def test_a_failed_call_is_a_result_for_the_model() -> None:
     assert turn.results() == [(1, "OUT_OF_STOCK")]
 
 
-def test_calls_and_results_keep_the_ids_of_the_provider() -> None:
-    """Ours: the provider expects its own ids, also for calls that never ran."""
+def test_calls_and_results_keep_the_providers_ids() -> None:
+    """Ours: the provider expects its own ids, even for calls that never ran."""
     turn = Turn(started(), asked_for(call("a", "{}", "toolu_1"), call("b", "no", "toolu_2")), settled(1))
     assistant, *results = turn.machine.messages[1:]
     assert isinstance(assistant, AssistantMessage)
@@ -92,8 +92,8 @@ def test_calls_and_results_keep_the_ids_of_the_provider() -> None:
     ],
     ids=["an empty object", "no text at all", "values of many kinds", "spaces around it", "128 levels"],
 )
-def test_arguments_that_are_an_object_are_passed_on(text: str, arguments: dict[str, object] | None) -> None:
-    """Ours: some providers send nothing at all for a call without arguments."""
+def test_arguments_that_are_an_object_are_accepted(text: str, arguments: dict[str, object] | None) -> None:
+    """Ours: some providers send an empty string for a call without arguments."""
     (command,) = Turn(started()).feed(asked_for(call("look", text)))
     assert isinstance(command, RunTool)
     assert command.call.raw is None
@@ -117,7 +117,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_arguments_that_cannot_be_read_are_an_error_for_the_model_and_never_empty(text: str) -> None:
+def test_unreadable_arguments_are_an_error_for_the_model_and_never_empty(text: str) -> None:
     """Ours: SPEC §8, arguments that are not JSON are an error for the model, never `{}`."""
     turn = Turn(started())
     assert turn.tell(asked_for(call("look", text))) == ["after_work.1"]
@@ -139,13 +139,13 @@ def _deep_in_the_stack(frames: int, text: str) -> list[str]:
 
 @pytest.mark.parametrize("levels", [100, 300, 600, 900])
 def test_whether_arguments_can_be_read_does_not_depend_on_the_stack(levels: int) -> None:
-    """Bug: arguments of 900 levels were read in one process and refused in the next one."""
+    """Bug: arguments of 900 levels were read in one process and refused in another."""
     text = '{"a": ' + "[" * levels + "]" * levels + "}"
     assert _deep_in_the_stack(0, text) == _deep_in_the_stack(300, text)
 
 
-def test_readable_calls_run_beside_unreadable_ones_and_all_stand_in_order() -> None:
-    """Ours: one bad call does not spoil the others."""
+def test_readable_calls_run_beside_unreadable_ones_and_all_results_are_in_order() -> None:
+    """Ours: one invalid call does not affect the others."""
     turn = Turn(started())
     reply = asked_for(call("a", "?"), call("b"), call("c", "?"), call("d"))
     assert turn.tell(reply) == ["tool.2.1", "tool.4.1"]
@@ -154,7 +154,7 @@ def test_readable_calls_run_beside_unreadable_ones_and_all_stand_in_order() -> N
     assert turn.results() == [(1, bad), (2, "B"), (3, bad), (4, "D")]
 
 
-def test_nothing_more_can_happen_to_an_unreadable_call() -> None:
+def test_an_unreadable_call_accepts_no_further_input() -> None:
     """Ours: a settled call accepts neither another result nor a wait."""
     turn = Turn(started(), asked_for(call("a", "?"), call("b")))
     assert turn.tell(settled(1, "ran")) == []
@@ -163,8 +163,8 @@ def test_nothing_more_can_happen_to_an_unreadable_call() -> None:
     assert turn.results() == [(1, "INVALID_ARGUMENT"), (2, None)]
 
 
-def test_what_a_reply_said_beside_its_calls_is_kept() -> None:
-    """Ours: the text, the model and its reason to stop are part of the history."""
+def test_the_text_of_a_reply_with_calls_is_kept() -> None:
+    """Ours: the text, the model and its stop reason are part of the history."""
     turn = Turn(started(), answered("let me see", model="m"))
     reply = turn.machine.messages[-1]
     assert isinstance(reply, AssistantMessage)

@@ -1,4 +1,4 @@
-"""Cells: calls that make calls of their own."""
+"""Cells: calls that make calls themselves."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def results(turn: Turn) -> list[ToolMessage]:
     return [message for message in turn.machine.messages if isinstance(message, ToolMessage)]
 
 
-# What a cell calls
+# Calls that a cell makes
 
 
-def test_the_calls_of_a_cell_run_at_once_under_ids_of_the_turn() -> None:
+def test_the_calls_of_a_cell_run_concurrently_under_ids_of_the_turn() -> None:
     """Seed: each call of a cell is an effect in the journal, like a native call."""
     turn = in_a_cell()
     assert turn.tell(paused(1, 1, "look", "pay", "look")) == ["tool.2.1", "tool.3.1", "tool.4.1"]
@@ -78,7 +78,7 @@ def test_the_calls_of_a_cell_run_at_once_under_ids_of_the_turn() -> None:
     assert [turn.machine.calls.runs(call_id) for call_id in (1, 2, 9)] == [False, True, False]
 
 
-def test_a_turn_tells_whether_code_is_in_the_middle() -> None:
+def test_a_turn_reports_whether_a_cell_is_in_progress() -> None:
     """Ours: only an agent that runs code can resume a cell; one without calls can still be rejected."""
     turn = in_a_cell()
     assert not turn.machine.calls.any_cells()
@@ -90,7 +90,7 @@ def test_a_turn_tells_whether_code_is_in_the_middle() -> None:
     assert not turn.machine.calls.any_cells()
 
 
-def test_a_call_of_a_cell_tells_its_cell_and_keeps_its_arguments() -> None:
+def test_a_cells_call_names_its_cell_and_keeps_its_arguments() -> None:
     """Ours: the host that executes it knows that code made it, and which arguments were positional."""
     made = CellCalled(name="look", arguments={"deep": True}, args=(1, [2]))
     (command,) = in_a_cell().feed(CellPaused(at_ms=1, call_id=1, number=1, calls=(made,)))
@@ -98,14 +98,14 @@ def test_a_call_of_a_cell_tells_its_cell_and_keeps_its_arguments() -> None:
     assert command.call == ToolCall(call_id=2, name="look", arguments={"deep": True}, args=(1, [2]), parent=1)
 
 
-def test_the_ids_of_a_cell_and_of_a_later_reply_never_meet() -> None:
+def test_the_ids_of_a_cells_calls_and_of_a_later_reply_do_not_collide() -> None:
     """Ours: a call id names one call of the turn, whether the model or code made the call."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2), settled(3), settled(1), passed("after_work"))
     assert turn.tell(calls("look")) == ["tool.4.1"]
     assert turn.tell(settled(2, "late")) == []
 
 
-def test_plugins_rule_on_what_a_cell_calls_as_on_any_call() -> None:
+def test_plugins_rule_on_a_cells_calls_as_on_any_call() -> None:
     """Seed: calls of code take the same steps as native calls."""
     turn = Turn(started(stages=("before_tool_call",)), calls("run_code"), ruled(1))
     assert turn.tell(paused(1, 1, "a", "b")) == ["tool.2.1?", "tool.3.1?"]
@@ -115,15 +115,15 @@ def test_plugins_rule_on_what_a_cell_calls_as_on_any_call() -> None:
     assert turn.tell(ruled(2, abort=ENOUGH)) == ["stop", "commit plugin_abort"]
 
 
-def test_a_ruling_of_plugins_about_a_result_of_a_cells_call_takes_effect() -> None:
-    """Ours: the messages of the plugins reach the model, and their abort ends the turn."""
+def test_a_ruling_on_the_result_of_a_cells_call_takes_effect() -> None:
+    """Ours: the plugins' messages reach the model, and their abort ends the turn."""
     turn = in_a_cell(paused(1, 1, "a", "b"))
     assert turn.tell(settled(2, messages=(said("psst"),))) == ["cell.1 hears 2"]
     assert turn.tell(settled(3, abort=ENOUGH)) == ["stop", "commit plugin_abort"]
     assert turn.results() == [(1, "CANCELLED")]
 
 
-def test_a_call_that_cannot_be_carried_out_is_answered_at_once() -> None:
+def test_a_call_that_cannot_be_executed_is_answered_at_once() -> None:
     """Ours: such a call starts no effect, and the code receives the error."""
     turn = in_a_cell()
     commands = turn.feed(paused(1, 1, "lok!"))
@@ -132,8 +132,8 @@ def test_a_call_that_cannot_be_carried_out_is_answered_at_once() -> None:
     assert (answer.call_id, answer.error, answer.at_ms) == (2, NO_SUCH, 2_000)
 
 
-def test_calls_that_can_and_cannot_be_carried_out_stand_beside_each_other() -> None:
-    """Ours: one bad call does not spoil the others."""
+def test_calls_that_can_and_cannot_be_executed_may_be_mixed() -> None:
+    """Ours: one invalid call does not affect the others."""
     turn = in_a_cell()
     assert turn.tell(paused(1, 1, "a", "b!", "c!")) == ["tool.2.1", "cell.1 hears 3"]
     assert turn.tell(paused(1, 2)) == ["cell.1 hears 3 4"]
@@ -141,12 +141,12 @@ def test_calls_that_can_and_cannot_be_carried_out_stand_beside_each_other() -> N
     assert turn.tell(settled(2)) == ["cell.1 hears 3 4 2"]
 
 
-# What a cell hears
+# Results that a cell receives
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((2, 3, 4))), ids=str)
-def test_a_cell_hears_one_result_at_a_time_in_the_order_in_which_they_came(order: tuple[int, ...]) -> None:
-    """Ours: calls rule 2, so a cell that is run again makes the same calls."""
+def test_a_cell_receives_one_result_per_pause_in_order_of_arrival(order: tuple[int, ...]) -> None:
+    """Ours: calls rule 2; a cell that is run again therefore makes the same calls."""
     turn = in_a_cell(paused(1, 1, "a", "b", "c"))
     first, second, third = order
     assert turn.tell(settled(first)) == [f"cell.1 hears {first}"]
@@ -157,7 +157,7 @@ def test_a_cell_hears_one_result_at_a_time_in_the_order_in_which_they_came(order
     assert turn.tell(settled(1, "all")) == ["after_work.1"]
 
 
-def test_a_result_that_comes_while_the_cell_computes_is_kept_until_it_pauses() -> None:
+def test_a_result_that_arrives_while_the_cell_computes_is_kept_until_it_pauses() -> None:
     """Ours: results are delivered only at pauses, so a replay delivers them at the same points."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
     assert turn.tell(settled(3)) == []
@@ -165,7 +165,7 @@ def test_a_result_that_comes_while_the_cell_computes_is_kept_until_it_pauses() -
     assert turn.tell(paused(1, 2, "c")) == ["tool.4.1", "cell.1 hears 2 3"]
 
 
-def test_a_cell_that_pauses_with_nothing_to_hear_waits_for_what_runs() -> None:
+def test_a_cell_that_pauses_without_a_new_result_waits_for_its_running_calls() -> None:
     """Ours: the cell is neither rerun nor abandoned."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
     assert turn.tell(paused(1, 2)) == []
@@ -173,7 +173,7 @@ def test_a_cell_that_pauses_with_nothing_to_hear_waits_for_what_runs() -> None:
     assert turn.tell(settled(3)) == ["cell.1 hears 2 3"]
 
 
-def test_a_cell_hears_what_the_journal_has_of_a_result() -> None:
+def test_a_cell_receives_results_as_they_are_journaled() -> None:
     """Ours: the cell receives the value, or the error as code sees it, and the time of the result."""
     seen = GuestException(type="KeyError", message="'A1'")
     failed = msgspec.structs.replace(settled(3, error=BROKEN), exception=seen)
@@ -189,7 +189,7 @@ def test_a_cell_hears_what_the_journal_has_of_a_result() -> None:
     assert all(isinstance(one, ToolCall) and one.parent == 1 for one in heard.made)
 
 
-def test_a_cell_receives_a_result_that_comes_twice_once() -> None:
+def test_a_cell_receives_a_duplicate_result_once() -> None:
     """Ours: machine rule 5, a duplicate result is ignored."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2, "first"))
     assert turn.tell(settled(2, "second")) == []
@@ -198,7 +198,7 @@ def test_a_cell_receives_a_result_that_comes_twice_once() -> None:
     assert [one.value for one in heard.answers] == ["first", None]
 
 
-def test_two_cells_hear_each_of_their_own_calls() -> None:
+def test_each_of_two_cells_receives_only_results_of_its_own_calls() -> None:
     """Ours: the machine does not limit how many cells a reply may have."""
     turn = Turn(started(), calls("run_code", "run_code"))
     turn.feed(paused(1, 1, "a"), paused(2, 1, "b", "c"))
@@ -210,7 +210,7 @@ def test_two_cells_hear_each_of_their_own_calls() -> None:
     assert turn.results() == [(1, "one"), (2, "two")]
 
 
-def test_a_cell_in_a_cell_hears_its_own_calls_too() -> None:
+def test_a_cell_in_a_cell_receives_results_of_its_own_calls_too() -> None:
     """Ours: any call that makes calls is a cell, whether the model or a cell made it."""
     turn = in_a_cell(paused(1, 1, "run_code"))
     assert turn.tell(paused(2, 1, "look")) == ["tool.3.1"]
@@ -221,8 +221,8 @@ def test_a_cell_in_a_cell_hears_its_own_calls_too() -> None:
     assert results(turn)[0].attachments == (picture("deep.png"),)
 
 
-def test_a_cell_resumes_with_the_arguments_that_it_was_begun_with() -> None:
-    """Bug: a cell that a person had edited was rerun after a restart with the code that the model wrote."""
+def test_a_cell_resumes_with_the_arguments_that_it_started_with() -> None:
+    """Bug: after a restart, a cell that a person had edited was rerun with the model's original code."""
     edited = {"code": "look()"}
     turn = in_a_cell(waits(1), ended("w1", Approved(arguments=edited)), paused(1, 1, "look"))
     assert cell_of(turn.feed(settled(2))).arguments == edited
@@ -231,12 +231,12 @@ def test_a_cell_resumes_with_the_arguments_that_it_was_begun_with() -> None:
     assert cell_of(turn.feed(settled(2))).arguments == edited
 
 
-# What is no pause
+# Invalid pauses
 
 
 @pytest.mark.parametrize("number", [0, 2, 9])
-def test_a_first_pause_under_another_number_is_none(number: int) -> None:
-    """Bug: from then on the call counted as a cell that had paused, though it had not."""
+def test_a_first_pause_with_a_wrong_number_is_ignored(number: int) -> None:
+    """Bug: from then on the call counted as a cell that had paused, although it had not."""
     turn = in_a_cell()
     assert turn.tell(paused(1, number, "a")) == []
     assert in_short(turn.machine.outstanding()) == ["tool.1.1"]
@@ -244,8 +244,8 @@ def test_a_first_pause_under_another_number_is_none(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
-def test_a_later_pause_under_another_number_is_none(number: int) -> None:
-    """Ours: the pauses of a rerun cell are already known."""
+def test_a_later_pause_with_a_wrong_number_is_ignored(number: int) -> None:
+    """Ours: the pauses of a rerun cell are already journaled."""
     turn = in_a_cell(paused(1, 1, "a"), settled(2))
     assert turn.tell(paused(1, number, "b")) == []
     assert turn.recovered() == ["cell.1 hears 2"]
@@ -253,14 +253,14 @@ def test_a_later_pause_under_another_number_is_none(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_cell_that_is_paused_cannot_pause(number: int) -> None:
-    """Ours: a paused cell does not run, so it cannot pause again."""
+def test_a_paused_cell_cannot_pause_again(number: int) -> None:
+    """Ours: a paused cell does not run."""
     turn = in_a_cell(paused(1, 1, "a"))
     assert turn.tell(paused(1, number, "b")) == []
     assert turn.recovered() == ["tool.2.1"]
 
 
-def test_a_call_that_is_settled_or_unknown_cannot_pause() -> None:
+def test_a_settled_or_unknown_call_cannot_pause() -> None:
     """Ours: machine rule 5, an input about a settled or unknown call is ignored."""
     turn = Turn(started(), calls("run_code", "look"), settled(1, "over"))
     assert turn.tell(paused(1, 1, "a")) == []
@@ -269,7 +269,7 @@ def test_a_call_that_is_settled_or_unknown_cannot_pause() -> None:
 
 
 def test_a_call_that_waits_for_a_person_cannot_pause() -> None:
-    """Bug: its calls were run before it was allowed to, in a turn that stayed parked."""
+    """Bug: its calls ran before it was approved, in a turn that stayed parked."""
     turn = in_a_cell(waits(1))
     assert turn.tell(paused(1, 1, "a")) == []
     assert turn.machine.phase is Phase.PARKED
@@ -277,7 +277,7 @@ def test_a_call_that_waits_for_a_person_cannot_pause() -> None:
     assert turn.tell(paused(1, 1, "a")) == ["tool.2.1"]
 
 
-def test_a_pause_in_which_nothing_can_come_is_none() -> None:
+def test_a_pause_without_running_calls_is_ignored() -> None:
     """Bug: the iteration ended and the model was called without the cell's result."""
     turn = in_a_cell()
     assert turn.tell(paused(1, 1)) == []
@@ -289,8 +289,8 @@ def test_a_pause_in_which_nothing_can_come_is_none() -> None:
     assert turn.results() == [(1, "over")]
 
 
-def test_a_cell_itself_cannot_begin_to_wait() -> None:
-    """Bug: after the wait the cell was rerun, and its first pause was taken for a known one."""
+def test_a_cell_itself_cannot_start_to_wait() -> None:
+    """Bug: after the wait the cell was rerun, and its first pause was taken for a journaled one."""
     turn = in_a_cell(paused(1, 1, "a"))
     assert turn.tell(waits(1)) == []
     assert turn.tell(settled(2)) == ["cell.1 hears 2"]
@@ -301,20 +301,20 @@ def test_a_cell_itself_cannot_begin_to_wait() -> None:
 # The end of a cell
 
 
-def test_only_the_result_of_the_cell_goes_to_the_model() -> None:
+def test_only_the_cells_result_is_sent_to_the_model() -> None:
     """Seed: the model reads the observation of the cell, not the calls that the cell made."""
     turn = in_a_cell(paused(1, 1, "a", "b"), recorded(2), recorded(3), paused(1, 2), settled(1, "both"))
     assert turn.talk() == ["user: hello", "assistant: run_code", "tool 1: both"]
     assert turn.history() == turn.talk()
 
 
-def test_the_calls_of_a_cell_are_on_the_record_of_the_turn() -> None:
-    """Seed: calls are known in the order of execution, whatever the model is shown."""
+def test_the_calls_of_a_cell_are_in_the_records_of_the_turn() -> None:
+    """Seed: calls are recorded in the order of execution, whatever the model is shown."""
     turn = in_a_cell(paused(1, 1, "a", "b"), recorded(3, "b"), recorded(2, "a"), paused(1, 2), recorded(1))
     assert [record.request_digest for record in turn.machine.calls.records] == ["d3", "d2", "d1"]
 
 
-def test_the_attachments_of_its_calls_are_kept_with_the_result_of_the_cell() -> None:
+def test_the_attachments_of_a_cells_calls_are_kept_with_the_cells_result() -> None:
     """Ours: an attachment that no result names is pruned; code has only its name."""
     turn = in_a_cell(paused(1, 1, "a", "b", "c!"))
     turn.feed(with_picture(settled(3), "b.png"), with_picture(settled(2), "a.png"))
@@ -323,14 +323,14 @@ def test_the_attachments_of_its_calls_are_kept_with_the_result_of_the_cell() -> 
     assert [part.name for part in message.attachments] == ["cell.png", "a.png", "b.png"]
 
 
-def test_the_attachment_of_a_call_that_outlives_its_cell_is_kept_as_well() -> None:
+def test_the_attachment_of_a_call_that_outlives_its_cell_is_kept_too() -> None:
     """Bug: only results from before the end of the cell were kept."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2), settled(1))
     turn.feed(with_picture(settled(3), "late.png"))
     assert results(turn)[0].attachments == (picture("late.png"),)
 
 
-def test_a_round_waits_for_the_calls_that_outlive_their_cell() -> None:
+def test_an_iteration_waits_for_calls_that_outlive_their_cell() -> None:
     """Ours: running calls are awaited, because they may have effects."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
     assert turn.tell(settled(1, "early")) == []
@@ -340,7 +340,7 @@ def test_a_round_waits_for_the_calls_that_outlive_their_cell() -> None:
     assert len(turn.machine.calls.records) == 1
 
 
-def test_a_call_that_waits_is_given_up_when_its_cell_ends() -> None:
+def test_a_waiting_call_is_abandoned_when_its_cell_ends() -> None:
     """Ours: calls rule 3, no code is left that could receive the person's decision."""
     turn = in_a_cell(paused(1, 1, "a", "pay"), waits(3), settled(2))
     assert turn.tell(settled(1, "early")) == ["after_work.1"]
@@ -349,7 +349,7 @@ def test_a_call_that_waits_is_given_up_when_its_cell_ends() -> None:
     assert turn.machine.phase is Phase.PASSING
 
 
-def test_a_call_that_begins_to_wait_after_its_cell_has_ended_is_given_up() -> None:
+def test_a_call_that_starts_to_wait_after_its_cell_has_ended_is_abandoned() -> None:
     """Ours: calls rule 3 also holds if the wait opens after the cell has ended."""
     turn = in_a_cell(paused(1, 1, "a", "pay", "b"), settled(2), settled(1, "early"))
     assert turn.tell(waits(3)) == []
@@ -358,7 +358,7 @@ def test_a_call_that_begins_to_wait_after_its_cell_has_ended_is_given_up() -> No
     assert turn.tell(ended("w3")) == []
 
 
-def test_a_call_that_is_given_up_is_neither_reported_nor_on_record() -> None:
+def test_an_abandoned_call_is_neither_reported_nor_recorded() -> None:
     """Ours: the call was never executed, and the code that made it has ended."""
     turn = in_a_cell(paused(1, 1, "a", "pay"), waits(3))
     heard = cell_of(turn.feed(settled(2)))
@@ -367,7 +367,7 @@ def test_a_call_that_is_given_up_is_neither_reported_nor_on_record() -> None:
     assert turn.machine.calls.records == []
 
 
-def test_a_turn_tells_whether_a_result_would_count() -> None:
+def test_a_turn_reports_whether_a_call_still_lacks_its_result() -> None:
     """Ours: a cell's state is kept only with an accepted result."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
     assert [turn.machine.calls.lacks_result(one) for one in (1, 2, 3, 9)] == [True, False, True, False]
@@ -375,7 +375,7 @@ def test_a_turn_tells_whether_a_result_would_count() -> None:
     assert not any(turn.machine.calls.lacks_result(one) for one in (1, 2, 3, 9))
 
 
-def test_a_cell_that_fails_while_it_is_paused_has_its_result() -> None:
+def test_a_cell_may_fail_while_it_is_paused() -> None:
     """Ours: the host may end a cell from outside, for instance when its time is up."""
     turn = in_a_cell(paused(1, 1, "a"))
     assert turn.tell(settled(1, error=BROKEN)) == []
@@ -383,7 +383,7 @@ def test_a_cell_that_fails_while_it_is_paused_has_its_result() -> None:
     assert turn.results() == [(1, "PLUGIN_ERROR")]
 
 
-def test_a_cell_beside_other_calls_is_one_of_them() -> None:
+def test_a_cell_may_run_beside_other_calls() -> None:
     """Ours: with code mode in the standard protocol, results keep the order of the calls."""
     turn = Turn(started(), calls("look", "run_code"))
     assert turn.tell(paused(2, 1, "pay")) == ["tool.3.1"]
@@ -416,13 +416,13 @@ def test_a_call_that_waits_while_the_cell_computes_does_not_park_the_turn() -> N
 
 
 def test_a_turn_does_not_park_while_another_call_runs() -> None:
-    """Ours: a cell that waits does not hold up the other calls of the round."""
+    """Ours: a cell that waits does not delay the other calls of the iteration."""
     turn = Turn(started(), calls("run_code", "look"), paused(1, 1, "pay"))
     assert turn.tell(waits(3)) == []
     assert turn.tell(settled(2)) == ["park w3"]
 
 
-def test_a_wait_that_ends_runs_the_call_and_then_the_cell() -> None:
+def test_when_a_wait_ends_the_call_runs_and_then_the_cell_resumes() -> None:
     """Seed: a decision in any process resumes the cell."""
     turn = in_a_cell(paused(1, 1, "sleep"), waits(2, kind="timer"))
     assert turn.recovered() == ["park w2"]
@@ -447,7 +447,7 @@ def test_waits_of_one_cell_may_end_in_any_order(order: tuple[int, int]) -> None:
     assert turn.tell(settled(second)) == [f"cell.1 hears {first} {second}"]
 
 
-def test_a_result_for_a_parked_cell_lets_the_time_of_the_turn_go_on() -> None:
+def test_a_result_for_a_parked_cell_restarts_the_turns_clock() -> None:
     """Bug: the turn's clock stood still while the cell ran again."""
     turn = in_a_cell(paused(1, 1, "pay"), waits(2), limit_ms=10_000)
     assert turn.machine.account.deadline_ms is None
@@ -479,14 +479,16 @@ def test_a_result_for_a_parked_cell_lets_the_time_of_the_turn_go_on() -> None:
         "ended before a call", "finished",
     ],
 )  # fmt: skip
-def test_a_fresh_machine_asks_for_what_is_unanswered(more: tuple[Input, ...], asked: list[str]) -> None:
+def test_a_fresh_machine_repeats_only_the_unanswered_commands(
+    more: tuple[Input, ...], asked: list[str]
+) -> None:
     """Seed: after a crash in the middle of a cell, finished calls are not repeated."""
     turn = in_a_cell(*more, resumed())
     assert turn.recovered() == asked
 
 
-def test_the_process_that_takes_a_cell_over_gets_all_that_it_has_called_and_received() -> None:
-    """Ours: a cell that this process does not know is run again, with the same results in the same order."""
+def test_a_process_that_takes_over_a_cell_gets_its_calls_and_results() -> None:
+    """Ours: a cell that this process has not run is run again, with the same results in the same order."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(3, "B"), paused(1, 2, "c"), settled(2, "A"))
     fresh = TurnMachine()
     for one in turn.inputs:
@@ -497,7 +499,7 @@ def test_the_process_that_takes_a_cell_over_gets_all_that_it_has_called_and_rece
     assert (command.count, command.call.name) == (2, "run_code")
 
 
-# Ends in the middle
+# Turns that end during a cell
 
 
 ENDS: dict[str, tuple[Callable[[], Input], str]] = {
@@ -519,12 +521,12 @@ ENDS: dict[str, tuple[Callable[[], Input], str]] = {
         (paused(1, 1, "a", "b"), settled(2), finish(1)),
         (paused(1, 1, "a", "run_code"), paused(3, 1, "c"), waits(4)),
     ],
-    ids=["begun", "paused", "going on", "parked", "a call waits", "about to finish", "a cell in a cell"],
+    ids=["begun", "paused", "resumed", "parked", "a call waits", "about to finish", "a cell in a cell"],
 )
 def test_a_turn_that_ends_in_a_cell_has_one_result_for_the_model(
     more: tuple[Input, ...], end: Callable[[], Input], commit: str
 ) -> None:
-    """Ours: machine rule 3, a call that the end finds without a result gets CANCELLED."""
+    """Ours: machine rule 3, a call without a result when the turn ends gets CANCELLED."""
     turn = in_a_cell(*more)
     assert turn.tell(end()) == ["stop", commit]
     assert turn.results() == [(1, "CANCELLED")]
@@ -541,14 +543,14 @@ def test_a_cell_that_has_its_result_keeps_it_when_the_turn_ends() -> None:
     assert turn.results() == [(1, "early")]
 
 
-def test_time_in_which_a_cell_computes_counts() -> None:
+def test_time_counts_while_a_cell_computes() -> None:
     """Ours: a cell that never ends is stopped by the time limit of its turn."""
     turn = in_a_cell(paused(1, 1, "a"), settled(2), limit_ms=10_000)
     assert turn.machine.account.deadline_ms == 10_000
     assert turn.tell(out_of_time()) == ["stop", "commit turn_budget"]
 
 
-def test_the_thousandth_call_of_a_cell_takes_as_many_steps_as_the_second() -> None:
+def test_the_cost_of_a_cells_call_does_not_grow_with_the_number_of_earlier_calls() -> None:
     """Bug: every call of a cell looked at all calls before it."""
     turn = in_a_cell()
 

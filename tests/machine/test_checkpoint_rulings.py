@@ -1,4 +1,4 @@
-"""At checkpoints plugins are asked before what was injected is delivered."""
+"""Rulings of plugins at checkpoints, before injected messages are delivered."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def at(kind: HookStage) -> Turn:
 
 
 @pytest.mark.parametrize("kind", REACHED)
-def test_plugins_are_asked_at_a_checkpoint_before_it_is_passed(kind: HookStage) -> None:
-    """Seed: checkpoint hooks run after work and before completion, and recovery asks for them again."""
+def test_plugins_rule_at_a_checkpoint_before_it_is_passed(kind: HookStage) -> None:
+    """Seed: checkpoint hooks run after work and before completion, and recovery runs them again."""
     turn = at(kind)
     assert turn.machine.phase is Phase.PASSING
     assert turn.machine.outstanding() == [RunHooks(kind, 1)]
@@ -53,7 +53,7 @@ def test_plugins_are_asked_at_a_checkpoint_before_it_is_passed(kind: HookStage) 
 
 
 @pytest.mark.parametrize("kind", REACHED)
-def test_a_checkpoint_is_not_passed_before_plugins_were_asked(kind: HookStage) -> None:
+def test_a_checkpoint_cannot_be_passed_before_plugins_have_ruled(kind: HookStage) -> None:
     """Bug: a journal without a stage was read as one with an empty ruling."""
     with pytest.raises(InternalError, match=f"CheckpointPassed while at checkpoint {kind}"):
         at(kind).feed(passed(kind))  # type: ignore[arg-type]
@@ -62,8 +62,8 @@ def test_a_checkpoint_is_not_passed_before_plugins_were_asked(kind: HookStage) -
 @pytest.mark.parametrize(
     ("kind", "other"), [("after_work", "before_completion"), ("before_completion", "after_work")]
 )
-def test_a_ruling_of_another_checkpoint_is_refused(kind: HookStage, other: HookStage) -> None:
-    """Bug: a ruling on another checkpoint was applied to the one that was reached."""
+def test_a_ruling_for_another_checkpoint_is_refused(kind: HookStage, other: HookStage) -> None:
+    """Bug: a ruling for another checkpoint was applied to the one that was reached."""
     with pytest.raises(InternalError, match="HooksRan while passing"):
         at(kind).feed(ran(other))
 
@@ -76,7 +76,7 @@ def test_a_checkpoint_is_ruled_on_once() -> None:
         turn.feed(ran("after_work", messages=(said("x"),)))
 
 
-def test_each_checkpoint_asks_plugins_under_its_own_number() -> None:
+def test_each_checkpoint_has_its_own_number() -> None:
     """Ours: the number distinguishes the rulings of one turn in the journal."""
     turn = at("after_work")
     turn.feed(ran("after_work"), passed("after_work"))
@@ -84,7 +84,7 @@ def test_each_checkpoint_asks_plugins_under_its_own_number() -> None:
     assert turn.tell(ran("before_completion", 2)) == ["before_completion.2"]
 
 
-def test_what_plugins_say_after_work_comes_before_what_people_injected() -> None:
+def test_plugins_messages_after_work_precede_injected_messages() -> None:
     """Ours: the order is the same whether the plugin or the person was faster."""
     turn = at("after_work")
     assert turn.tell(ran("after_work", messages=(said("plugin"),), events=(NOTE,))) == ["after_work.1"]
@@ -92,7 +92,7 @@ def test_what_plugins_say_after_work_comes_before_what_people_injected() -> None
     assert turn.history()[2:] == ["tool 1: r", "p note", "user: plugin", "user: person"]
 
 
-def test_plugins_that_have_something_to_say_before_completion_hold_the_turn() -> None:
+def test_messages_of_plugins_before_completion_keep_the_turn_running() -> None:
     """Seed: a checkpoint hook that injects a message continues the turn."""
     turn = at("before_completion")
     (command,) = turn.feed(ran("before_completion", messages=(said("not yet"),)))
@@ -104,7 +104,7 @@ def test_plugins_that_have_something_to_say_before_completion_hold_the_turn() ->
     assert turn.machine.outcome == Finished(text="43")
 
 
-def test_events_alone_hold_nothing() -> None:
+def test_events_alone_do_not_keep_the_turn_running() -> None:
     """Ours: only a message gives the model something to answer."""
     turn = at("before_completion")
     assert turn.tell(ran("before_completion", events=(NOTE,), usage=(SPENT,))) == ["before_completion.1"]
@@ -112,8 +112,8 @@ def test_events_alone_hold_nothing() -> None:
     assert turn.history() == ["user: hello", "assistant: 42", "p note"]
 
 
-def test_what_plugins_say_counts_more_than_an_answer_that_does_not_fit() -> None:
-    """Ours: a message of a plugin, like an injected one, makes the answer not final."""
+def test_a_plugins_message_takes_precedence_over_an_invalid_answer() -> None:
+    """Ours: after a message, from a plugin or injected, the answer is not final."""
     turn = at("before_completion")
     turn.feed(ran("before_completion", messages=(said("shorter"),)))
     assert turn.tell(misfit()) == ["model.2"]
@@ -133,16 +133,16 @@ def test_a_plugin_that_aborts_or_fails_at_a_checkpoint_ends_the_turn(
 
 
 @pytest.mark.parametrize("kind", REACHED)
-def test_a_turn_can_be_cancelled_while_plugins_are_asked_at_a_checkpoint(kind: HookStage) -> None:
+def test_a_turn_can_be_cancelled_while_plugins_rule_at_a_checkpoint(kind: HookStage) -> None:
     """Ours: a caller that cancels a turn does not wait for a plugin."""
     assert at(kind).tell(cancelled()) == ["stop", "commit cancelled"]
 
 
-# What plugins asked of a model
+# Model calls of plugins
 
 
-def test_what_plugins_asked_of_a_model_is_in_the_ledger_under_their_name() -> None:
-    """Seed: usage of plugins is usage of the session, told apart by its source."""
+def test_plugins_model_calls_are_in_the_ledger_under_their_names() -> None:
+    """Seed: usage by plugins is usage of the session, distinguished by its source."""
     turn = Turn(started(stages=("before_turn", "prepare", "before_tool_call", "checkpoint", "after_turn")))
     spent: dict[str, Any] = {"usage": (SPENT,), "model_calls": 1}
     turn.feed(ran("before_turn", **spent), prepared(1, ruling=Ruling(**spent)))
@@ -166,7 +166,7 @@ def test_usage_of_rulings_on_calls_and_results_counts_too() -> None:
     assert command.key == "model.5"
 
 
-def test_calls_that_used_nothing_are_counted_anyway() -> None:
+def test_model_calls_without_usage_are_counted_too() -> None:
     """Ours: the numbers of model calls stay unique in the session."""
     turn = Turn(started(stages=("before_turn",)))
     assert turn.tell(ran("before_turn", model_calls=2)) == ["model.3"]

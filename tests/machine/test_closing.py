@@ -1,4 +1,4 @@
-"""Plugins see how a turn ends before it has ended, and can change that only by failing."""
+"""Plugins are notified of how a turn will end, and can change that only by failing."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _name(outcome: Ended | None) -> str:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_what_plugins_say_about_an_end_stands_before_it_and_is_said_after_the_turn(end: str) -> None:
+def test_events_at_the_end_precede_it_and_messages_go_to_the_next_turn(end: str) -> None:
     """Seed: AppendTurnMessages after a turn become the input of another; events stay in this one."""
     turn = closing(*ENDS[end])
     turn.feed(ran("after_turn", asked(turn).number, **WORDS))
@@ -90,8 +90,8 @@ def test_what_plugins_say_about_an_end_stands_before_it_and_is_said_after_the_tu
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_plugin_that_fails_at_the_end_makes_it_a_plugin_abort(end: str) -> None:
-    """Seed: after_turn hooks are not observers; the failure of one is reported."""
+def test_a_plugin_that_fails_at_the_end_turns_it_into_a_plugin_abort(end: str) -> None:
+    """Seed: after_turn hooks are not observers; if one fails, the failure is reported."""
     turn = closing(*ENDS[end])
     assert turn.tell(ran("after_turn", asked(turn).number, failure=BROKEN)) == ["commit plugin_abort"]
     assert (turn.stopped().reason, turn.stopped().error) == (StopReason.PLUGIN_ABORT, BROKEN)
@@ -100,7 +100,7 @@ def test_a_plugin_that_fails_at_the_end_makes_it_a_plugin_abort(end: str) -> Non
 
 
 @pytest.mark.parametrize("given", [cancelled(), out_of_time(), aborted(), switched(), settled(1), resumed()])
-def test_nothing_changes_an_end_that_plugins_are_hearing_of(given: Input) -> None:
+def test_inputs_during_after_turn_do_not_change_the_outcome(given: Input) -> None:
     """Ours: the outcome is already decided, and after_turn hooks are not interrupted."""
     turn = closing(failed())
     assert turn.tell(given) == []
@@ -108,16 +108,16 @@ def test_nothing_changes_an_end_that_plugins_are_hearing_of(given: Input) -> Non
     assert turn.tell(ran("after_turn")) == ["commit provider_error"]
 
 
-def test_time_does_not_count_while_plugins_hear_of_the_end() -> None:
+def test_time_does_not_count_during_after_turn() -> None:
     """Ours: a turn that is over cannot run out of time."""
     turn = Turn(started(stages=("after_turn",), max_wall_ms=9_000), failed())
     assert turn.machine.account.deadline_ms is None
 
 
-# An end that can still be put off
+# An end that can still be deferred
 
 
-def test_plugins_are_notified_of_an_answer_before_it_is_the_end() -> None:
+def test_plugins_are_notified_of_an_answer_before_the_turn_ends() -> None:
     """Ours: machine rule 6, the commit may be refused, so the checkpoint is passed last."""
     turn = closing()
     (checkpoint,) = turn.feed(answered("42"))
@@ -129,7 +129,7 @@ def test_plugins_are_notified_of_an_answer_before_it_is_the_end() -> None:
     assert turn.machine.outcome == Finished(text="42")
 
 
-def test_the_whole_of_a_turn_has_what_plugins_say_at_its_end_before_it_has_ended() -> None:
+def test_the_complete_turn_has_the_plugins_entries_before_it_has_ended() -> None:
     """Ours: the commit writes the complete turn, before the turn is marked as ended."""
     turn = closing(answered("42"))
     assert turn.history() == ["user: hello", "assistant: 42"]
@@ -145,8 +145,8 @@ def test_the_whole_of_a_turn_has_what_plugins_say_at_its_end_before_it_has_ended
     assert turn.machine.next_messages() == (said("next"),)
 
 
-def test_an_end_that_a_message_puts_off_is_forgotten_and_shown_again_under_another_number() -> None:
-    """Ours: machine rule 6, rulings about an end take effect only if the turn does end."""
+def test_rulings_on_an_end_that_a_message_defers_are_discarded_and_asked_for_again() -> None:
+    """Ours: machine rule 6, rulings on an end take effect only if the turn does end."""
     turn = closing(answered("42"), ran("after_turn", 1, **WORDS))
     assert turn.tell(passed("before_completion", said("wait"))) == ["model.2"]
     assert turn.history() == ["user: hello", "assistant: 42", "user: wait"]
@@ -161,8 +161,8 @@ def test_an_end_that_a_message_puts_off_is_forgotten_and_shown_again_under_anoth
     ("given", "reason"),
     [(cancelled(), "cancelled"), (out_of_time(), "turn_budget"), (aborted(), "plugin_abort")],
 )
-def test_plugins_hear_again_if_the_end_becomes_another_one(given: Input, reason: str) -> None:
-    """Ours: rulings about an answer are discarded if the turn ends without one."""
+def test_plugins_are_notified_again_if_the_outcome_changes(given: Input, reason: str) -> None:
+    """Ours: rulings on an answer are discarded if the turn ends without one."""
     turn = closing(answered(), ran("after_turn", 1, **WORDS))
     assert turn.tell(given) == ["stop", "hooks.after_turn.2"]
     assert turn.machine.next_messages() == ()
@@ -171,29 +171,29 @@ def test_plugins_hear_again_if_the_end_becomes_another_one(given: Input, reason:
     assert turn.history() == ["user: hello", "assistant: done", f"ended {reason}"]
 
 
-def test_a_plugin_that_fails_over_an_answer_ends_the_turn_without_one() -> None:
-    """Seed: a failing after_turn hook is plugin_abort."""
+def test_a_plugin_that_fails_on_an_answer_ends_the_turn_without_one() -> None:
+    """Seed: a failing after_turn hook means plugin_abort."""
     turn = closing(answered())
     assert turn.tell(ran("after_turn", 1, failure=BROKEN, events=(NOTE,))) == ["commit plugin_abort"]
     assert turn.history() == ["user: hello", "assistant: done", "p note", "ended plugin_abort"]
 
 
-def test_plugins_cannot_abort_what_has_ended() -> None:
+def test_plugins_cannot_abort_a_turn_that_has_ended() -> None:
     """Ours: plugins can change the end of a turn only by failing."""
     turn = closing(answered())
     turn.feed(ran("after_turn", 1, abort=ENOUGH), passed("before_completion"))
     assert turn.machine.outcome == Finished(text="done")
 
 
-def test_plugins_that_hold_a_turn_do_not_hear_of_its_end() -> None:
-    """Ours: a turn that a plugin holds does not end, so after_turn does not run."""
+def test_after_turn_does_not_run_while_a_plugin_keeps_the_turn_running() -> None:
+    """Ours: such a turn does not end."""
     turn = Turn(started(stages=("checkpoint", "after_turn")), answered())
     assert turn.tell(ran("before_completion", messages=(said("no"),))) == ["before_completion.1 held"]
     turn.feed(passed("before_completion"), answered())
     assert turn.tell(ran("before_completion", 2)) == ["before_completion.2 closing 2"]
 
 
-def test_a_turn_that_finished_before_plugins_saw_its_end_waits_for_them() -> None:
+def test_a_turn_that_finishes_before_after_turn_has_run_waits_for_it() -> None:
     """Ours: no turn is committed before its after_turn hooks have run."""
     turn = closing(answered("42"))
     assert turn.tell(passed("before_completion")) == ["hooks.after_turn.2"]
@@ -201,17 +201,17 @@ def test_a_turn_that_finished_before_plugins_saw_its_end_waits_for_them() -> Non
     assert turn.tell(ran("after_turn", 2)) == ["commit finished"]
 
 
-def test_an_answer_that_does_not_fit_is_not_an_end() -> None:
-    """Ours: after_turn hooks see only the answer that fits."""
+def test_an_invalid_answer_does_not_end_the_turn() -> None:
+    """Ours: after_turn hooks see only a valid answer."""
     turn = Turn(started(stages=("after_turn",)), answered("many"))
     assert turn.tell(misfit()) == ["model.2"]
     assert turn.tell(answered("7")) == ["before_completion.2 closing 2"]
 
 
-# Everything at once
+# All stages together
 
 
-def test_a_turn_with_every_stage_takes_them_in_order() -> None:
+def test_a_turn_with_every_stage_runs_them_in_order() -> None:
     """Seed: the order of the hooks in a turn; SPEC §8."""
     turn = Turn()
     assert [
@@ -228,14 +228,14 @@ def test_a_turn_with_every_stage_takes_them_in_order() -> None:
     ]  # fmt: skip
 
 
-def test_plugins_see_a_frame_that_is_opened_instead_of_a_call() -> None:
+def test_plugins_are_notified_of_a_frame_opened_instead_of_a_call() -> None:
     """Seed: after_turn hooks also run if the turn ends with a frame switch."""
     turn = Turn(started(stages=("prepare", "after_turn")))
     assert turn.tell(prepared(1, switch=SWITCH)) == ["hooks.after_turn.1"]
     assert asked(turn).outcome == FrameSwitched(switch=SWITCH)
 
 
-def test_an_entry_of_the_end_has_the_time_at_which_plugins_spoke() -> None:
+def test_an_entry_at_the_end_has_the_time_of_the_plugins_ruling() -> None:
     """Ours: the time of an entry is that of the input that caused it."""
     turn = closing(failed())
     turn.feed(at(77_000, ran("after_turn", 1, events=(NOTE,))))

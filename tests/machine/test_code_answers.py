@@ -1,4 +1,4 @@
-"""What code may do to its turn: give the answer, get nowhere, use up the budget."""
+"""Effects of code on its turn: giving the answer, making no progress, using up the budget."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from standfast.model.outcome import Finished, FrameSwitched, StopReason
 # Finishing
 
 
-def test_code_gives_the_answer_which_is_said_as_if_the_model_had() -> None:
+def test_code_gives_the_answer_as_if_the_model_had_written_it() -> None:
     """Seed: `finish(value)` ends the turn."""
     turn = in_a_cell(paused(1, 1, "a"), settled(2))
     assert turn.tell(finish(1, "42")) == []
@@ -52,7 +52,7 @@ def test_code_gives_the_answer_which_is_said_as_if_the_model_had() -> None:
     assert last == AssistantMessage(text="42")
 
 
-def test_a_turn_finishes_once_the_calls_under_way_have_their_results() -> None:
+def test_a_turn_finishes_once_running_calls_have_their_results() -> None:
     """Ours: running calls get their results before the turn ends."""
     turn = Turn(started(), calls("run_code", "look"), paused(1, 1, "a", "b"), settled(3))
     assert turn.tell(finish(1)) == []
@@ -61,8 +61,8 @@ def test_a_turn_finishes_once_the_calls_under_way_have_their_results() -> None:
     assert turn.tell(settled(2)) == ["before_completion.1"]
 
 
-def test_a_message_at_the_last_moment_puts_the_end_off_and_a_second_finish_works() -> None:
-    """Ours: a message before the last checkpoint is answered in this turn."""
+def test_a_message_before_completion_defers_the_end_and_a_second_finish_works() -> None:
+    """Ours: a message that arrives before the last checkpoint is answered in this turn."""
     turn = in_a_cell(finish(1, "first"), settled(1))
     assert turn.tell(passed("before_completion", said("wait"))) == ["model.2"]
     assert turn.tell(calls("run_code")) == ["tool.2.1"]
@@ -71,22 +71,22 @@ def test_a_message_at_the_last_moment_puts_the_end_off_and_a_second_finish_works
     assert turn.machine.outcome == Finished(text="second")
 
 
-def test_a_finish_that_was_put_off_does_not_end_the_next_round() -> None:
-    """Ours: after the message the model is called again, so the earlier answer is void."""
+def test_a_deferred_finish_does_not_end_the_next_iteration() -> None:
+    """Ours: after the message the model is called again, so the earlier answer is discarded."""
     turn = in_a_cell(finish(1, "first"), settled(1), passed("before_completion", said("wait")))
     turn.feed(calls("look"))
     assert turn.tell(settled(2)) == ["after_work.2"]
 
 
-def test_plugins_may_hold_an_answer_of_code() -> None:
-    """Ours: the checkpoint before completion is theirs, whether the model or code gives the answer."""
+def test_plugins_may_hold_back_an_answer_of_code() -> None:
+    """Ours: checkpoint hooks run before completion, whether the model or code gives the answer."""
     turn = Turn(started(stages=("checkpoint",)), calls("run_code"), finish(1))
     assert turn.tell(settled(1)) == ["hooks.before_completion.1"]
     assert turn.tell(ran("before_completion", messages=(said("really?"),))) == ["before_completion.1 held"]
     assert turn.tell(passed("before_completion")) == ["model.2"]
 
 
-def test_the_model_learns_that_an_answer_of_code_does_not_fit() -> None:
+def test_the_model_is_shown_that_an_answer_of_code_is_invalid() -> None:
     """Seed: the value is validated against `output_type`."""
     turn = in_a_cell(finish(1, "many"), settled(1))
     assert turn.tell(misfit("$ is no number")) == ["model.2"]
@@ -99,14 +99,14 @@ def test_the_model_learns_that_an_answer_of_code_does_not_fit() -> None:
     assert turn.machine.outcome == Finished(text="7", value=7)
 
 
-def test_answers_of_code_that_never_fit_end_the_turn() -> None:
-    """Ours: UsageLimits.max_output_retries bounds the corrections, also for answers of code."""
+def test_answers_of_code_that_stay_invalid_end_the_turn() -> None:
+    """Ours: UsageLimits.max_output_retries limits the corrections, also for answers of code."""
     turn = Turn(started(max_output_retries=1), calls("run_code"), finish(1), settled(1), misfit())
     assert turn.tell(calls("run_code"), finish(2), settled(2), misfit()) == ["commit output_invalid"]
     assert turn.stopped().reason is StopReason.OUTPUT_INVALID
 
 
-def test_a_frame_that_is_to_open_counts_more_than_an_answer() -> None:
+def test_a_requested_frame_takes_precedence_over_an_answer() -> None:
     """Ours: `continue_as` hands the work over, so there is no answer yet."""
     for order in ((finish(1), switched()), (switched(), finish(1))):
         turn = in_a_cell(*order)
@@ -115,8 +115,8 @@ def test_a_frame_that_is_to_open_counts_more_than_an_answer() -> None:
         assert turn.talk()[-1].startswith("tool 1")
 
 
-def test_the_first_answer_counts() -> None:
-    """Ours: of two answers of code in one round, the first one ends the turn."""
+def test_the_first_of_two_answers_counts() -> None:
+    """Ours: if code answers twice in one iteration, the first answer ends the turn."""
     turn = Turn(started(), calls("run_code", "run_code"), finish(1, "first"), finish(2, "second"))
     turn.feed(settled(2), settled(1))
     assert turn.machine.answer() == Finished(text="first")
@@ -130,10 +130,10 @@ def test_the_first_answer_counts() -> None:
         (started(), calls("run_code", "look"), settled(1)),
         (started(), calls("look"), settled(1)),
     ],
-    ids=["asking", "before completion", "after its result", "after its round"],
+    ids=["asking", "before completion", "after its result", "after its iteration"],
 )
-def test_an_answer_of_a_call_that_does_not_run_is_none(before: tuple[Input, ...]) -> None:
-    """Bug: the answer was kept, and ended the turn after the next round of calls."""
+def test_an_answer_of_a_call_that_is_not_running_is_ignored(before: tuple[Input, ...]) -> None:
+    """Bug: the answer was kept, and ended the turn after the next iteration."""
     turn = Turn(*before)
     assert turn.tell(finish(1, "late")) == []
     match turn.machine.outstanding():
@@ -154,8 +154,8 @@ def reports(call_id: int, index: int, **report: Json) -> ToolSettled:
     return settled(call_id, {"index": index, **report})
 
 
-def test_a_cell_that_brings_the_same_again_is_not_progress() -> None:
-    """Ours: the place of a report in the history and the ids of its calls differ, and do not count."""
+def test_a_cell_with_the_same_report_is_not_progress() -> None:
+    """Ours: its position in the history and the ids of its calls differ, and do not count."""
     turn = Turn(started(max_no_progress=1), calls("run_code"), paused(1, 1, "look"), settled(2, "grass"))
     turn.feed(reports(1, 0, result="grass", calls=[{"call_id": 2, "name": "look"}]), passed("after_work"))
     turn.feed(calls("run_code"), paused(3, 1, "look"), settled(4, "grass"))
@@ -174,7 +174,7 @@ def test_a_cell_that_brings_the_same_again_is_not_progress() -> None:
     ],
     ids=["another result", "other output", "a call more", "calls in other words", "no calls at all"],
 )
-def test_a_cell_that_brings_something_else_is_progress(report: dict[str, Json]) -> None:
+def test_a_cell_with_a_different_report_is_progress(report: dict[str, Json]) -> None:
     """Ours: the same code may find that the outside world has changed."""
     turn = Turn(started(max_no_progress=1), calls("run_code"), reports(1, 0, result="grass"))
     assert turn.tell(passed("after_work"), calls("run_code"), reports(2, 1, **report)) == ["after_work.2"]
@@ -183,7 +183,7 @@ def test_a_cell_that_brings_something_else_is_progress(report: dict[str, Json]) 
 # Budgets
 
 
-def test_the_model_gets_warnings_of_its_budget_and_a_last_step() -> None:
+def test_the_model_is_warned_about_its_budget_and_gets_a_last_step() -> None:
     """Seed: the model is warned at 60, 90 and 100 % of its budget."""
     turn = Turn(started(warns=True, max_iterations=2))
     assert turn.tell(calls("run_code"), settled(1, 1), passed("after_work")) == ["model.2"]
@@ -200,22 +200,22 @@ def test_the_last_step_may_give_the_answer() -> None:
     assert turn.tell(passed("before_completion")) == ["commit finished"]
 
 
-def test_time_and_tokens_count_for_the_warnings() -> None:
+def test_time_and_tokens_count_towards_the_warnings() -> None:
     """Ours: the limit with the largest share is named, and the time is that of the inputs."""
     turn = Turn(at(0, started(warns=True, max_wall_ms=10_000)), at(100, calls("run_code")))
     turn.feed(at(6_100, settled(1)), at(6_200, passed("after_work")))
     assert turn.talk()[-1].startswith("user: 6.2 of 10 seconds used (62 %)")
 
 
-def test_a_turn_that_is_not_to_be_warned_ends_as_before() -> None:
-    """Ours: a standard turn has no last step beyond its limit."""
+def test_a_turn_without_warnings_has_no_last_step() -> None:
+    """Ours: a standard turn ends at its limit."""
     turn = Turn(started(max_iterations=1), calls("look"), settled(1))
     assert turn.tell(passed("after_work")) == ["commit turn_budget"]
     assert turn.talk()[-1] == "tool 1: None"
 
 
-def test_a_reply_keeps_what_the_model_wrote_beside_its_prose() -> None:
-    """Ours: the model sees its own text again, people see only the prose."""
+def test_a_reply_keeps_the_models_full_text_beside_its_prose() -> None:
+    """Ours: the model sees its full text again, people see only the prose."""
     turn = Turn(started())
     turn.feed(msgspec.structs.replace(asked_for(call("run_code")), text="I look.", raw="I look. ```…```"))
     reply = turn.machine.messages[-1]

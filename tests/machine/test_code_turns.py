@@ -108,15 +108,13 @@ TABLE: list[tuple[str, Input, list[str], Phase]] = [
     TABLE,
     ids=[f"{situation}: {type(given).__name__}" for situation, given, _, _ in TABLE],
 )
-def test_what_follows_in_a_turn_of_code(
-    situation: str, given: Input, commands: list[str], phase: Phase
-) -> None:
+def test_transitions_of_a_code_turn(situation: str, given: Input, commands: list[str], phase: Phase) -> None:
     """Ours: the transition table of turns without a model."""
     turn = Turn(*SITUATIONS[situation])
     assert (turn.tell(given), turn.machine.phase) == (commands, phase)
 
 
-def test_the_turn_begins_with_its_cell_and_asks_no_model() -> None:
+def test_a_code_turn_starts_with_its_cell_and_calls_no_model() -> None:
     """Seed: a session without a model takes turns whose input is code."""
     turn = Turn()
     (command,) = turn.feed(code_started(said("first")))
@@ -133,12 +131,12 @@ def test_the_turn_begins_with_its_cell_and_asks_no_model() -> None:
 
 
 @pytest.mark.parametrize("stages", [("before_turn",), ("prepare",), ("before_turn", "prepare")], ids=str)
-def test_hooks_around_the_model_do_not_run_in_a_turn_of_code(stages: tuple[Stage, ...]) -> None:
-    """Ours: a turn of code has no model call to prepare."""
+def test_hooks_for_model_calls_do_not_run_in_a_code_turn(stages: tuple[Stage, ...]) -> None:
+    """Ours: a code turn has no model call to prepare."""
     assert Turn().tell(code_started(stages=stages)) == ["tool.1.1"]
 
 
-def test_the_result_of_the_cell_is_the_turns_only_answer() -> None:
+def test_the_cells_result_is_the_turns_only_answer() -> None:
     """Ours: the outcome has neither text nor value; the runtime reads the report of the cell."""
     turn = Turn(code_started(), settled(1, {"index": 0}), passed("before_completion"))
     assert turn.machine.outcome == Finished(text="", value=None)
@@ -146,13 +144,13 @@ def test_the_result_of_the_cell_is_the_turns_only_answer() -> None:
     assert turn.machine.account.ledger("agent") == ()
 
 
-def test_a_message_at_the_checkpoint_stands_in_the_history_and_asks_no_model() -> None:
+def test_a_message_at_the_checkpoint_is_stored_but_calls_no_model() -> None:
     """Ours: no model answers the message, but it is kept."""
     turn = Turn(code_started(), settled(1, 4), passed("before_completion", said("late")))
     assert turn.talk() == ["assistant: run_code", "tool 1: 4", "user: late"]
 
 
-def test_calls_that_a_stopped_cell_leaves_behind_are_cancelled_and_known() -> None:
+def test_calls_abandoned_by_a_stopped_cell_are_cancelled_and_listed() -> None:
     """Seed: every call has a result; an execution without a record is listed as abandoned."""
     turn = Turn(code_started(), paused(1, 1, "pay", "look", "ask"), recorded(3), waits(4), gives_up(1))
     assert [call.name for call in turn.machine.calls.given_up] == ["pay"]
@@ -162,14 +160,14 @@ def test_calls_that_a_stopped_cell_leaves_behind_are_cancelled_and_known() -> No
     assert turn.tell(settled(2, "late")) == []
 
 
-def test_an_abort_gives_up_the_calls_of_the_cell_but_not_the_cell() -> None:
+def test_an_abort_abandons_the_calls_of_the_cell_but_not_the_cell() -> None:
     """Ours: the cell has its own report, and its calls have none."""
     turn = Turn(code_started(), paused(1, 1, "pay", "look"), settled(3), cancelled())
     assert [call.name for call in turn.machine.calls.given_up] == ["pay"]
     assert turn.results() == [(1, Code.CANCELLED)]
 
 
-def test_records_are_found_by_call_the_last_one_counts() -> None:
+def test_the_last_record_of_a_call_counts() -> None:
     """Ours: a call that timed out and was repeated has two records."""
     turn = Turn(code_started(), paused(1, 1, "pay", "look"), timed_out(2), recorded(3), recorded(2, "pay"))
     assert [record.request_digest for record in turn.machine.calls.records] == ["d2", "d3", "d2"]
@@ -180,7 +178,7 @@ def test_records_are_found_by_call_the_last_one_counts() -> None:
 
 
 def test_time_counts_while_code_runs_and_not_while_it_is_parked() -> None:
-    """Ours: the wall limit of a turn holds for code as for a model."""
+    """Ours: the time limit of a turn applies to code as to a model."""
     turn = Turn(code_started(limit_ms=10_000))
     assert turn.machine.account.deadline_ms == 10_000
     turn.feed(paused(1, 1, "pay"), waits(2))
@@ -189,7 +187,7 @@ def test_time_counts_while_code_runs_and_not_while_it_is_parked() -> None:
     assert turn.machine.account.deadline_ms == 12_000
 
 
-def test_plugins_are_notified_of_the_end_of_a_turn_of_code() -> None:
+def test_plugins_are_notified_of_the_end_of_a_code_turn() -> None:
     """Ours: after_turn runs as after any other turn."""
     turn = Turn(code_started(stages=("after_turn",)))
     assert turn.tell(settled(1, 4)) == ["before_completion.1 closing 1"]
@@ -197,7 +195,7 @@ def test_plugins_are_notified_of_the_end_of_a_turn_of_code() -> None:
     assert turn.tell(passed("before_completion")) == ["commit finished"]
 
 
-def test_a_turn_of_code_refuses_what_only_a_model_can_do() -> None:
+def test_a_code_turn_refuses_inputs_that_only_a_model_causes() -> None:
     """Ours: such an input belongs to another turn's journal."""
     with pytest.raises(InternalError, match="while acting"):
         Turn(code_started()).feed(passed("after_work"))

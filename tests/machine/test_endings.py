@@ -1,4 +1,4 @@
-"""How a turn ends early: by a frame, a cancellation or an abort. And what comes after the end."""
+"""Turns that end early: by a frame, a cancellation or an abort; and inputs after the end."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MIDDLES: dict[str, tuple[tuple[Input, ...], list[tuple[int, object]]]] = {
     "before completion": ((started(), answered()), []),
     "with a frame about to open": ((started(), calls("a"), switched()), [(1, "CANCELLED")]),
 }
-"""Turns in the middle, and the results their calls have once they end there."""
+"""Turns in progress, and the results of their calls if the turn ends there."""
 
 
 @pytest.mark.parametrize(("inputs", "results"), MIDDLES.values(), ids=MIDDLES.keys())
@@ -97,7 +97,7 @@ def test_an_aborted_turn_ends_with_the_hosts_reason_and_every_call_has_a_result(
     ],
     ids=["unapproved", "sleeping", "waiting for an outside result", "running", "approved and running"],
 )
-def test_a_cancelled_call_tells_whether_it_may_have_taken_effect(
+def test_a_cancelled_call_says_whether_it_may_have_taken_effect(
     middle: tuple[Input, ...], words: str
 ) -> None:
     """Ours: the model must not assume that a payment was not made when it may have been."""
@@ -109,8 +109,8 @@ def test_a_cancelled_call_tells_whether_it_may_have_taken_effect(
     assert (result.error.hint is None) == ("allowed" in words)
 
 
-def test_a_turn_whose_last_call_was_cancelled_did_not_make_the_round_up() -> None:
-    """Ours: the results of a half-settled round keep their order and their records."""
+def test_cancelling_keeps_the_results_and_the_order_of_a_half_settled_iteration() -> None:
+    """Ours: settled calls keep their results and records."""
     turn = Turn(started(), calls("a", "b"), recorded(2), cancelled())
     assert [record.request_digest for record in turn.machine.calls.records] == ["d2"]
     assert turn.talk()[1:] == ["assistant: a b", "tool 1: CANCELLED", "tool 2: 2"]
@@ -124,14 +124,14 @@ def test_a_turn_whose_last_call_was_cancelled_did_not_make_the_round_up() -> Non
     [(started(),), (started(), calls("a"), settled(1)), (started(), answered())],
     ids=["while the model is asked", "after work", "before completion"],
 )
-def test_a_frame_opens_at_once_where_no_call_is_under_way(inputs: tuple[Input, ...]) -> None:
+def test_a_frame_opens_at_once_if_no_call_is_running(inputs: tuple[Input, ...]) -> None:
     """Seed: `before_llm_call` may switch the frame; the model is not called."""
     turn = Turn(*inputs)
     assert turn.feed(switched()) == [StopEffects(), Commit(FrameSwitched(switch=SWITCH))]
     assert turn.machine.entries[-1].payload == FrameOpened(switch=SWITCH)
 
 
-def test_a_frame_opens_only_when_the_calls_under_way_have_their_results() -> None:
+def test_a_frame_opens_only_after_running_calls_have_their_results() -> None:
     """Ours: machine rule 3, also for the call that requested the frame."""
     turn = Turn(started(), calls("continue_as", "look"))
     assert turn.tell(switched()) == []
@@ -141,8 +141,8 @@ def test_a_frame_opens_only_when_the_calls_under_way_have_their_results() -> Non
     assert isinstance(turn.machine.entries[-1].payload, FrameOpened)
 
 
-def test_the_last_frame_that_was_asked_for_opens() -> None:
-    """Ours: if two calls of a round each request a frame, the last request wins."""
+def test_the_last_requested_frame_opens() -> None:
+    """Ours: if two calls of an iteration each request a frame, the last request wins."""
     turn = Turn(started(), calls("a"), switched(), switched(FrameSwitch(frame_id="f_3")))
     assert turn.tell(settled(1)) == ["commit switched to f_3"]
 
@@ -170,7 +170,7 @@ LATE: tuple[Input, ...] = (
 
 
 @pytest.mark.parametrize("inputs", ENDS.values(), ids=ENDS.keys())
-def test_what_comes_after_the_end_changes_nothing(inputs: tuple[Input, ...]) -> None:
+def test_inputs_after_the_end_change_nothing(inputs: tuple[Input, ...]) -> None:
     """Ours: machine rule 5, a turn ends once, by whichever input comes first."""
     turn = Turn(*inputs)
     before = (

@@ -89,7 +89,7 @@ def test_a_golden_history_can_be_taken_over_after_any_of_its_inputs(path: Path) 
 
 
 def _unruled(command: Any) -> dict[str, Any]:
-    """Return the command without the fields that plugins decided after it was given."""
+    """Return the command without the fields that plugins set later."""
     return {key: value for key, value in command.items() if key not in ("ruled", "arguments")}
 
 
@@ -110,7 +110,7 @@ def test_there_is_a_golden_history_of_each_kind_of_turn() -> None:
     }  # fmt: skip
 
 
-def test_the_golden_histories_have_every_input_and_every_command() -> None:
+def test_the_golden_histories_cover_every_input_and_every_command() -> None:
     """Ours: every kind of input and command that a journal may hold is covered by a golden history."""
     histories = [load(path) for path in FILES]
     assert {type(given) for history in histories for given in history.inputs} == set(get_args(Input))
@@ -118,7 +118,7 @@ def test_the_golden_histories_have_every_input_and_every_command() -> None:
     assert done == {command.__name__ for command in get_args(Command)}
 
 
-def test_what_plugins_want_said_next_is_part_of_a_history() -> None:
+def test_messages_of_plugins_for_the_next_turn_are_part_of_a_history() -> None:
     """Ours: these messages become the input of another turn, and must not get lost between versions."""
     history = load(next(path for path in FILES if path.stem == "end_put_off"))
     assert history.next_messages == ({"type": "user", "content": "Send it with the summary."},)
@@ -142,7 +142,7 @@ def test_a_journal_can_be_recorded(history: History) -> None:
     assert record_journal("green", map(encode_input, history.inputs)) == history
 
 
-def test_a_turn_that_has_not_ended_is_a_history_without_an_outcome(history: History) -> None:
+def test_a_turn_in_progress_is_a_history_without_an_outcome(history: History) -> None:
     """Ours: a turn can be recorded before it has ended."""
     half = record("half", history.inputs[:2])
     assert half.outcome is None
@@ -166,14 +166,14 @@ def test_every_difference_is_reported_with_the_input_it_follows(history: History
     assert outcome == 'the outcome was null, is {"type":"finished","text":"green"}'
 
 
-def test_entries_that_are_missing_are_a_difference(history: History) -> None:
+def test_missing_entries_are_a_difference(history: History) -> None:
     """Ours: a history with fewer entries must not pass as equal."""
     assert replay(msgspec.structs.replace(history, entries=history.entries[:-1])) == [
         "there were 3 entries, there are 4"
     ]
 
 
-def test_commands_that_are_missing_are_a_difference(history: History) -> None:
+def test_missing_commands_are_a_difference(history: History) -> None:
     """Ours: a draft or a truncated file does not pass as a history."""
     assert replay(msgspec.structs.replace(history, commands=())) == [
         "6 inputs, but the commands of 0 are recorded"
@@ -186,8 +186,8 @@ def test_inputs_that_the_machine_refuses_are_a_difference(history: History) -> N
     assert line.startswith("the inputs cannot be fed any more: turn ? got ModelReplied while new")
 
 
-def test_a_command_is_written_without_the_fields_that_have_their_default() -> None:
-    """Ours: a field that is added to a command later changes no file."""
+def test_fields_with_default_values_are_omitted_from_commands() -> None:
+    """Ours: adding a field to a command later changes no file."""
     call = ToolCall(call_id=1, name="look", arguments={})
     assert command_as_json(CallModel(2)) == {"do": "CallModel", "number": 2}
     assert command_as_json(RunTool(call, 2, granted=Approved())) == {
@@ -213,13 +213,13 @@ def test_a_command_is_written_without_the_fields_that_have_their_default() -> No
 # Files
 
 
-def test_a_saved_history_is_loaded_as_it_was(history: History, tmp_path: Path) -> None:
+def test_a_saved_history_is_loaded_unchanged(history: History, tmp_path: Path) -> None:
     """Ours: saving and loading changes nothing in a history."""
     save(history, tmp_path / "h.json")
     assert load(tmp_path / "h.json") == history
 
 
-def test_a_file_that_exists_is_not_written_over(history: History, tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(history: History, tmp_path: Path) -> None:
     """Ours: recorded data is never overwritten silently."""
     path = tmp_path / "h.json"
     path.write_text("mine")
@@ -263,7 +263,7 @@ def test_completing_a_history_that_replays_leaves_the_file_alone(draft: Path) ->
     assert (draft.stat().st_mtime_ns, draft.read_bytes()) == before
 
 
-def test_a_recorded_history_changes_only_when_told_to(draft: Path, history: History) -> None:
+def test_a_recorded_history_changes_only_on_request(draft: Path, history: History) -> None:
     """Ours: recorded data is never overwritten silently."""
     complete(draft)
     _change(draft, outcome=None)

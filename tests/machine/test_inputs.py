@@ -1,4 +1,4 @@
-"""Inputs as the journal holds them."""
+"""Inputs in the form that the journal stores."""
 
 from __future__ import annotations
 
@@ -129,19 +129,19 @@ INPUTS: tuple[Input, ...] = (
 
 
 @pytest.mark.parametrize("given", INPUTS, ids=lambda given: type(given).__name__)
-def test_an_input_comes_out_of_the_journal_as_it_went_in(given: Input) -> None:
+def test_an_input_survives_the_journal_unchanged(given: Input) -> None:
     """Ours: SPEC §7, a recovered turn feeds the journal to a fresh machine."""
     given = at(1_700_000_000_000, given)
     assert decode_input(encode_input(given)) == given
     assert encode_input(decode_input(encode_input(given))) == encode_input(given)
 
 
-def test_every_kind_of_input_is_tried() -> None:
-    """Ours: an input that is added later must come into the list above."""
+def test_every_type_of_input_is_tested() -> None:
+    """Ours: an input that is added later must be added to the list above."""
     assert {type(given) for given in INPUTS} == set(get_args(Input))
 
 
-def test_the_names_of_the_inputs_in_the_journal_never_change() -> None:
+def test_the_tags_of_inputs_in_the_journal_never_change() -> None:
     """Ours: a journal of an earlier version must stay readable."""
     tags = {msgspec.json.decode(encode_input(given))["type"] for given in INPUTS}
     assert tags == {
@@ -161,8 +161,8 @@ def test_the_names_of_the_inputs_in_the_journal_never_change() -> None:
     ],
     ids=lambda given: type(given).__name__,
 )
-def test_a_ruling_that_says_nothing_takes_no_room_in_the_journal(given: Input) -> None:
-    """Ours: most rulings say nothing, and a turn without plugins is written as before there were any."""
+def test_an_empty_ruling_takes_no_space_in_the_journal(given: Input) -> None:
+    """Ours: most rulings are empty, and a turn without plugins is written as before plugins existed."""
     assert b"ruling" not in encode_input(given)
     assert decode_input(encode_input(given)).ruling is NOTHING_SAID
 
@@ -172,8 +172,8 @@ def test_a_ruling_that_says_nothing_takes_no_room_in_the_journal(given: Input) -
     [(started(), b"warns"), (answered(), b"raw"), (settled(1), b"exception"), (paused(1, 1, "a"), b"args")],
     ids=["warns", "raw", "exception", "args"],
 )
-def test_what_only_code_needs_takes_no_room_where_there_is_none(given: Input, field: bytes) -> None:
-    """Ours: a turn of the standard protocol is written as before there were cells."""
+def test_fields_for_code_take_no_space_in_turns_without_code(given: Input, field: bytes) -> None:
+    """Ours: a turn of the standard protocol is written as before cells existed."""
     assert field not in encode_input(given)
     assert decode_input(encode_input(given)) == given
 

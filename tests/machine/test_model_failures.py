@@ -1,4 +1,4 @@
-"""Model calls that fail: which are tried again, when, and how the turn ends if none succeeds."""
+"""Failed model calls: which are retried, when, and how the turn ends if no attempt succeeds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def _delays(turn: Turn) -> list[int]:
     return [command.delay_ms for command in turn.commands if isinstance(command, CallModel)]
 
 
-def test_a_failure_that_may_pass_is_tried_again_after_a_growing_delay() -> None:
-    """Ours: SPEC §10, the number of retries is bounded, and each is a journaled decision."""
+def test_a_retryable_failure_is_retried_after_a_growing_delay() -> None:
+    """Ours: SPEC §10, the number of retries is limited, and each is a journaled decision."""
     turn = Turn(started(max_attempts=10, max_retry_wait_ms=10**6), *[failed(retryable=True)] * 9)
     assert _delays(turn) == [0, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
 
@@ -40,7 +40,7 @@ def test_a_delay_beyond_the_longest_wait_ends_the_turn_and_the_error_names_it() 
     )
 
 
-def test_the_time_between_the_attempts_of_one_call_is_limited_in_all() -> None:
+def test_the_total_delay_between_the_attempts_of_one_call_is_limited() -> None:
     """Ours: UsageLimits.max_retry_wait_ms applies to each model call anew."""
     again = failed(retryable=True, after=40_000)
     turn = Turn(started(max_attempts=9, max_retry_wait_ms=100_000), again, again)
@@ -52,7 +52,7 @@ def test_the_time_between_the_attempts_of_one_call_is_limited_in_all() -> None:
     assert "to wait 40 s, after 80 s already" in (turn.stopped().error.hint or "")
 
 
-def test_a_turn_with_a_nonce_spreads_its_attempts_and_a_replay_spreads_them_alike() -> None:
+def test_a_turn_with_a_nonce_adds_jitter_and_a_replay_adds_the_same() -> None:
     """Ours: jitter spreads the retries, and a recovered turn keeps its delay."""
 
     def turn_of(nonce: str) -> Turn:
@@ -71,8 +71,8 @@ def test_the_delay_counts_from_the_failure() -> None:
     assert (turn.machine.failed_at_ms, turn.recovered()) == (70, ["model.2"])
 
 
-def test_each_attempt_has_a_number_of_its_own() -> None:
-    """Ours: a listener can distinguish text that a failed attempt streamed from that of the next."""
+def test_each_attempt_has_its_own_number() -> None:
+    """Ours: an observer can distinguish text that a failed attempt streamed from that of the next."""
     turn = Turn(started())
     assert turn.machine.outstanding() == [CallModel(1, 1, 0)]
     turn.feed(failed(retryable=True))
@@ -84,22 +84,22 @@ def test_each_attempt_has_a_number_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])
-def test_attempts_are_used_up(attempts: int) -> None:
-    """Ours: UsageLimits.max_attempts bounds the tries of one model call."""
+def test_the_number_of_attempts_is_limited(attempts: int) -> None:
+    """Ours: UsageLimits.max_attempts limits the attempts of one model call."""
     turn = Turn(started(max_attempts=attempts), *[failed(retryable=True)] * (attempts - 1))
     assert turn.machine.outcome is None
     assert turn.tell(failed(retryable=True)) == ["commit provider_error"]
     assert turn.machine.account.model_calls == attempts
 
 
-def test_a_failure_that_cannot_pass_ends_the_turn_at_once() -> None:
+def test_a_permanent_failure_ends_the_turn_at_once() -> None:
     """Ours: a call with a wrong API key is not retried."""
     turn = Turn(started(max_attempts=5))
     assert turn.tell(failed("UNAUTHORIZED", after=5)) == ["commit provider_error"]
     assert turn.stopped().error.code == "UNAUTHORIZED"
 
 
-def test_a_context_that_is_too_long_ends_the_turn_with_a_reason_of_its_own() -> None:
+def test_a_context_overflow_ends_the_turn_with_its_own_stop_reason() -> None:
     """Ours: the host can compact the history and continue."""
     turn = Turn(started(), failed("CONTEXT_OVERFLOW"))
     assert turn.stopped().reason is StopReason.CONTEXT_OVERFLOW
@@ -115,13 +115,13 @@ def test_a_success_resets_the_count_of_attempts() -> None:
     assert turn.tell(answered()) == ["before_completion.2"]
 
 
-def test_a_failed_attempt_leaves_nothing_in_the_history() -> None:
+def test_a_failed_attempt_adds_nothing_to_the_history() -> None:
     """Ours: text streamed by a failed attempt is retracted."""
     turn = Turn(started(), failed(retryable=True))
     assert turn.talk() == ["user: hello"]
 
 
-def test_attempts_are_not_iterations() -> None:
-    """Ours: a shaky provider does not use up the turn's rounds."""
+def test_attempts_do_not_count_as_iterations() -> None:
+    """Ours: an unreliable provider does not use up the turn's iterations."""
     turn = Turn(started(max_iterations=1), failed(retryable=True), failed(retryable=True), answered())
     assert turn.tell(passed("before_completion")) == ["commit finished"]

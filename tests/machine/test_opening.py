@@ -1,4 +1,4 @@
-"""Before the first model call of a turn, plugins may add to it or end it."""
+"""Rulings before the first model call of a turn: plugins may add to the turn or end it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def opening(**limits: Any) -> Turn:
     return Turn(started(stages=("before_turn",), **limits))
 
 
-def test_plugins_are_asked_before_the_model_is() -> None:
+def test_before_turn_runs_before_the_first_model_call() -> None:
     """Seed: before_turn runs before the first model call."""
     turn = opening()
     assert turn.recovered() == ["hooks.before_turn.1"]
@@ -39,12 +39,12 @@ def test_plugins_are_asked_before_the_model_is() -> None:
     assert turn.talk() == ["user: hello"]
 
 
-def test_a_turn_whose_plugins_have_no_say_here_asks_the_model_at_once() -> None:
+def test_a_turn_without_before_turn_hooks_calls_the_model_at_once() -> None:
     """Ours: a stage without hooks is skipped."""
     assert Turn().tell(started(stages=("before_tool_call", "checkpoint", "after_turn"))) == ["model.1"]
 
 
-def test_messages_of_plugins_stand_behind_the_turns_input() -> None:
+def test_messages_of_plugins_follow_the_turns_input() -> None:
     """Seed: AppendTurnMessages before a turn are part of the request."""
     turn = opening()
     assert turn.tell(ran("before_turn", messages=(said("mind the gap"), said("and the step")))) == ["model.1"]
@@ -52,8 +52,8 @@ def test_messages_of_plugins_stand_behind_the_turns_input() -> None:
     assert turn.machine.next_messages() == ()
 
 
-def test_events_of_plugins_are_part_of_the_history_and_the_model_does_not_see_them() -> None:
-    """Seed: EmitEvents writes to the history, opaque to everyone else."""
+def test_events_of_plugins_are_in_the_history_but_hidden_from_the_model() -> None:
+    """Seed: EmitEvents writes to the history; only the plugin can interpret the events."""
     turn = opening()
     turn.feed(ran("before_turn", events=(NOTE, NOTE), messages=(said("psst"),)))
     assert turn.history() == ["user: hello", "p note", "p note", "user: psst"]
@@ -61,7 +61,7 @@ def test_events_of_plugins_are_part_of_the_history_and_the_model_does_not_see_th
 
 
 @pytest.mark.parametrize(("how", "error"), [("abort", ENOUGH), ("failure", BROKEN)])
-def test_a_plugin_that_aborts_or_fails_ends_the_turn_before_the_model_is_asked(
+def test_a_plugin_that_aborts_or_fails_ends_the_turn_before_the_model_is_called(
     how: str, error: ErrorObject
 ) -> None:
     """Seed: AbortTurn, and a hook that fails ends the turn as plugin_abort."""
@@ -72,15 +72,15 @@ def test_a_plugin_that_aborts_or_fails_ends_the_turn_before_the_model_is_asked(
     assert turn.machine.account.model_calls == 0
 
 
-def test_an_abort_counts_more_than_a_failure() -> None:
+def test_an_abort_takes_precedence_over_a_failure() -> None:
     """Ours: a plugin's deliberate abort is reported before another plugin's failure."""
     turn = opening()
     turn.feed(ran("before_turn", abort=ENOUGH, failure=BROKEN))
     assert turn.stopped().error == ENOUGH
 
 
-def test_what_plugins_wanted_to_say_in_a_turn_that_they_ended_is_said_after_it() -> None:
-    """Ours: a message of a plugin gets lost as little as one of a person."""
+def test_messages_of_plugins_that_end_the_turn_go_to_the_next_turn() -> None:
+    """Ours: a plugin's message must not get lost, nor a person's."""
     turn = opening()
     turn.feed(ran("before_turn", abort=ENOUGH, messages=(said("later"),)))
     assert turn.talk() == ["user: hello"]
@@ -95,17 +95,17 @@ def test_what_plugins_wanted_to_say_in_a_turn_that_they_ended_is_said_after_it()
         (switched(), "commit switched to f_2"),
     ],
 )
-def test_a_turn_can_end_before_plugins_have_answered(given: Input, commit: str) -> None:
+def test_a_turn_can_end_while_before_turn_hooks_run(given: Input, commit: str) -> None:
     """Ours: a caller that cancels a turn does not wait for a plugin."""
     assert opening().tell(given) == ["stop", commit]
 
 
-def test_the_time_of_plugins_is_the_time_of_the_turn() -> None:
+def test_the_time_of_plugins_counts_towards_the_turn() -> None:
     """Ours: max_wall_ms also limits a turn with slow plugins."""
     assert opening(max_wall_ms=500).machine.account.deadline_ms == 500
 
 
-def test_what_the_protocol_gets_and_what_the_turn_adds_to_the_prompt_survive_a_replay() -> None:
+def test_the_protocols_extension_and_the_turns_prompt_survive_a_replay() -> None:
     """Seed: extensions of a turn are durable; SPEC §6, the turn is the last prompt layer."""
     layer = PromptLayer(contributions=(PromptContribution(content="be brief"),))
     machine = TurnMachine()
@@ -114,7 +114,7 @@ def test_what_the_protocol_gets_and_what_the_turn_adds_to_the_prompt_survive_a_r
     assert (TurnMachine().extension, TurnMachine().prompt_layer) == (None, None)
 
 
-def test_plugins_open_a_turn_once() -> None:
+def test_before_turn_runs_once() -> None:
     """Ours: before_turn hooks run once per turn, whatever the number of model calls."""
     turn = opening()
     turn.feed(ran("before_turn"), answered())

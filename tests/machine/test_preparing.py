@@ -1,4 +1,4 @@
-"""Before each model call, plugins may change the prompt and the view, compact, or open a frame."""
+"""Rulings before each model call: plugins may change the prompt and the view, compact, or open a frame."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def preparing(**limits: Any) -> Turn:
     return Turn(started(stages=("prepare",), **limits))
 
 
-def test_every_model_call_is_prepared_under_a_number_of_its_own() -> None:
+def test_every_model_call_is_prepared_under_its_own_number() -> None:
     """Seed: prompt, transforms and compaction run before each model call."""
     turn = preparing()
     assert turn.machine.phase is Phase.PREPARING
@@ -47,21 +47,21 @@ def test_every_model_call_is_prepared_under_a_number_of_its_own() -> None:
     assert turn.tell(prepared(2)) == ["model.2"]
 
 
-def test_it_comes_after_the_opening() -> None:
+def test_preparing_comes_after_before_turn() -> None:
     """Ours: messages that plugins add before the turn are prepared like any other message."""
     turn = Turn(started(stages=("before_turn", "prepare")))
     assert turn.tell(ran("before_turn", messages=(said("psst"),))) == ["prepare.1"]
     assert turn.talk() == ["user: hello", "user: psst"]
 
 
-def test_another_attempt_of_a_call_is_not_prepared_again() -> None:
+def test_a_retry_is_not_prepared_again() -> None:
     """Ours: the request stays the same between attempts."""
     turn = preparing()
     turn.feed(prepared(1))
     assert turn.feed(failed(retryable=True)) == [CallModel(2, 2, 500)]
 
 
-def test_the_prompt_stays_until_plugins_change_it_and_the_view_is_of_one_call() -> None:
+def test_the_prompt_stays_until_plugins_change_it_but_a_view_is_for_one_call() -> None:
     """Seed: an unchanged prompt is not written again; the view is computed each time."""
     turn = preparing()
     view = (Keep(start=0, stop=1), said("in short"))
@@ -72,7 +72,7 @@ def test_the_prompt_stays_until_plugins_change_it_and_the_view_is_of_one_call() 
     turn.feed(answered(), passed("before_completion", said("and")), prepared(2))
     assert turn.machine.prompt == "be brief"
     assert turn.machine.prepared.view is None
-    assert turn.talk() == ["user: hello", "assistant: done", "user: and"]  # the history is what it was
+    assert turn.talk() == ["user: hello", "assistant: done", "user: and"]  # the history is unchanged
 
 
 def test_a_compaction_opens_a_frame_before_the_turn() -> None:
@@ -95,8 +95,8 @@ def test_a_turn_is_compacted_once() -> None:
     assert sum(line.startswith("frame") for line in turn.history()) == 1
 
 
-def test_a_compaction_in_the_middle_of_a_turn_still_stands_before_it() -> None:
-    """Ours: FrameOpened is the first of the turn's entries, whenever it came."""
+def test_a_compaction_during_a_turn_still_precedes_it() -> None:
+    """Ours: FrameOpened is the first of the turn's entries, whenever it was added."""
     turn = preparing()
     turn.feed(prepared(1), calls("a"), settled(1, "r"), passed("after_work"))
     turn.feed(prepared(2, compaction=COMPACTION))
@@ -104,8 +104,8 @@ def test_a_compaction_in_the_middle_of_a_turn_still_stands_before_it() -> None:
     assert turn.machine.entries[0].at_ms == turn.inputs[-1].at_ms
 
 
-def test_a_frame_that_is_opened_instead_of_the_call_ends_the_turn() -> None:
-    """Seed: before_llm_call may answer with a frame switch."""
+def test_a_frame_opened_instead_of_the_call_ends_the_turn() -> None:
+    """Seed: before_llm_call may return a frame switch."""
     turn = preparing()
     assert turn.tell(prepared(1, switch=SWITCH)) == ["commit switched to f_2"]
     assert turn.machine.outcome == FrameSwitched(switch=SWITCH)
@@ -113,8 +113,8 @@ def test_a_frame_that_is_opened_instead_of_the_call_ends_the_turn() -> None:
     assert turn.machine.account.model_calls == 0
 
 
-def test_compaction_and_another_frame_at_once_open_both() -> None:
-    """Ours: the compaction frame stands before the turn's entries, the other frame after them."""
+def test_a_compaction_and_another_frame_at_the_same_time_open_both() -> None:
+    """Ours: the compaction frame precedes the turn's entries, the other frame follows them."""
     turn = preparing()
     turn.feed(prepared(1, compaction=COMPACTION, switch=SWITCH))
     assert turn.history() == ["frame f_c", "user: hello", "frame f_2"]
@@ -130,8 +130,8 @@ def test_a_plugin_that_aborts_or_fails_ends_the_turn_before_the_call(how: str, e
     assert turn.history() == ["user: hello", "p note", "ended plugin_abort"]
 
 
-def test_what_plugins_say_while_a_call_is_prepared_is_said_at_the_next_checkpoint() -> None:
-    """Bug: the turn was committed, and its machine still asked the model."""
+def test_messages_added_while_a_call_is_prepared_are_delivered_at_the_next_checkpoint() -> None:
+    """Bug: the turn was committed, and its machine still called the model."""
     turn = preparing()
     turn.feed(prepared(1, ruling=Ruling(messages=(said("psst"),))))
     assert turn.talk() == ["user: hello"]
@@ -140,7 +140,7 @@ def test_what_plugins_say_while_a_call_is_prepared_is_said_at_the_next_checkpoin
     assert turn.talk()[-1] == "user: psst"
 
 
-def test_a_window_that_overflows_is_prepared_once_more() -> None:
+def test_a_call_that_overflows_the_window_is_prepared_once_more() -> None:
     """Seed: compaction runs again after a context overflow."""
     turn = preparing(max_iterations=1)
     assert turn.tell(prepared(1), failed("CONTEXT_OVERFLOW")) == ["prepare.2 overflowed"]
@@ -150,7 +150,7 @@ def test_a_window_that_overflows_is_prepared_once_more() -> None:
     assert turn.tell(answered()) == ["before_completion.1"]
 
 
-def test_a_window_that_overflows_again_ends_the_turn() -> None:
+def test_a_second_overflow_ends_the_turn() -> None:
     """Seed: an overflowing call is prepared again once, not for ever."""
     turn = preparing()
     turn.feed(prepared(1), failed("CONTEXT_OVERFLOW"), prepared(2))
@@ -158,8 +158,8 @@ def test_a_window_that_overflows_again_ends_the_turn() -> None:
     assert turn.stopped().error.code == "CONTEXT_OVERFLOW"
 
 
-def test_each_reply_gives_the_next_call_another_chance() -> None:
-    """Ours: a turn of many calls may grow out of its window more than once."""
+def test_after_each_reply_an_overflow_may_be_retried_again() -> None:
+    """Ours: a turn of many calls may outgrow its window more than once."""
     turn = preparing()
     turn.feed(prepared(1), failed("CONTEXT_OVERFLOW"), prepared(2), calls("a"), settled(1))
     assert turn.tell(passed("after_work")) == ["prepare.3"]
@@ -172,27 +172,27 @@ def test_without_plugins_that_prepare_calls_an_overflow_ends_the_turn() -> None:
     assert turn.tell(failed("CONTEXT_OVERFLOW")) == ["commit context_overflow"]
 
 
-def test_a_hook_that_fails_while_the_model_replies_ends_the_turn_as_plugins_do() -> None:
+def test_a_hook_that_fails_while_the_model_replies_is_a_plugin_abort() -> None:
     """Seed: a stream or response hook that fails is plugin_abort, not the provider's fault."""
     turn = Turn(started())
     assert turn.tell(failed("PLUGIN_ERROR")) == ["commit plugin_abort"]
 
 
-def test_events_of_a_reply_stand_before_it() -> None:
-    """Ours: events of hooks about a reply belong to that reply."""
+def test_events_of_a_reply_precede_it() -> None:
+    """Ours: events that hooks emit about a reply belong to that reply."""
     turn = Turn(started(), ModelReplied(at_ms=5, text="done", events=(NOTE,)))
     assert turn.history() == ["user: hello", "p note", "assistant: done"]
 
 
-def test_preparing_counts_as_no_round_of_its_own() -> None:
-    """Ours: max_iterations counts how often the model is asked."""
+def test_preparing_does_not_count_as_an_iteration() -> None:
+    """Ours: max_iterations counts how often the model is called."""
     turn = preparing(max_iterations=1)
     turn.feed(prepared(1), answered())
     assert turn.tell(passed("before_completion", said("and"))) == ["commit turn_budget"]
 
 
-def test_tokens_that_plugins_used_count_towards_the_limit_of_the_turn() -> None:
-    """Ours: UsageLimits.max_tokens is over all model calls."""
+def test_tokens_used_by_plugins_count_towards_the_turns_limit() -> None:
+    """Ours: UsageLimits.max_tokens covers all model calls."""
     turn = preparing(max_tokens=7)
     turn.feed(prepared(1, ruling=Ruling(usage=(SPENT,), model_calls=1)), calls("a"), settled(1))
     assert turn.tell(passed("after_work")) == ["commit turn_budget"]

@@ -1,4 +1,4 @@
-"""The machine and the graph do no I/O and know no clock."""
+"""The machine and the graph do no I/O and read no clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORBIDDEN = {
     "httpx2",
     "threading",
 }
-"""What does I/O, waits, or is different each time. `time` is part of the interpreter: see the sources."""
+"""Modules that do I/O, wait, or differ on each run. `time` is built in: the sources are checked for it."""
 
 PACKAGES = ["standfast.machine", "standfast.graph.history"]
 
@@ -55,26 +55,26 @@ def _imports(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_importing_it_loads_nothing_that_waits_or_is_different_each_time(package: str) -> None:
-    """Ours: SPEC §2, `machine`, `graph`, `model` do no I/O and know no clock."""
+def test_importing_it_loads_nothing_that_waits_or_differs_on_each_run(package: str) -> None:
+    """Ours: SPEC §2, `machine`, `graph` and `model` do no I/O and read no clock."""
     loaded = _loaded_by(f"import {package}")
     assert package in loaded
     assert loaded & (FORBIDDEN - {"threading"}) == set()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_no_source_names_a_clock_or_anything_that_does_io(path: Path) -> None:
+def test_no_source_names_a_clock_or_does_io(path: Path) -> None:
     """Ours: machine rule 1, the time arrives in the inputs."""
     assert _imports(path) & (FORBIDDEN | {"time", "datetime", "os", "uuid", "secrets", "pathlib"}) == set()
 
 
-def test_the_machine_sees_only_the_values_and_the_errors() -> None:
+def test_the_machine_imports_only_values_and_errors() -> None:
     """Ours: SPEC §2, imports point down to lower layers only."""
     loaded = {name for name in _loaded_by("import standfast.machine") if name.startswith("standfast.")}
     assert {name.split(".")[1] for name in loaded} == {"machine", "model", "errors", "exports"}
 
 
-def test_the_machine_awaits_nothing() -> None:
+def test_the_machine_has_no_coroutines() -> None:
     """Ours: the turn machine does no I/O, so it has nothing to await."""
     for path in SOURCES:
         tree = ast.parse(path.read_text())

@@ -1,4 +1,4 @@
-"""Cells at random: properties that hold whatever the calls do and in whatever order."""
+"""Random cells: properties that hold whatever the calls do, in any order."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class Shell:
         self.outstanding.append(_as_json(self.machine.outstanding()))
         for command in commands:
             if isinstance(command, ContinueCell):
-                self._let_hear(command)
+                self._deliver_results(command)
         return commands
 
-    def _let_hear(self, command: ContinueCell) -> None:
+    def _deliver_results(self, command: ContinueCell) -> None:
         cell = command.call.call_id
         self.heard[cell] += 1
         assert [one.call_id for one in command.answers[: command.count]] == self.due[cell][: self.heard[cell]]
@@ -74,13 +74,13 @@ class Shell:
         ]
         self.runs.add(cell)
 
-    # What may happen
+    # Events
 
     def pause(self, cell: int, names: list[str]) -> None:
         number = self.heard.get(cell, 0) + 1
         made = sum(parent == cell for parent in self.parents.values())
         if made + len(names) < number:
-            assert self.feed(paused(cell, number)) == []  # nothing could come
+            assert self.feed(paused(cell, number)) == []  # no result could arrive
             return
         self.heard[cell] = number - 1
         due = self.due.setdefault(cell, [])
@@ -108,7 +108,7 @@ class Shell:
     def wait(self, call_id: int) -> None:
         self.opened += 1
         if call_id in self.heard:
-            assert self.feed(waits(call_id, f"w{self.opened}")) == []  # a cell waits for its calls alone
+            assert self.feed(waits(call_id, f"w{self.opened}")) == []  # a cell waits only for its calls
             return
         if self.parents.get(call_id) in self.done:
             self._is_over(call_id)
@@ -130,7 +130,7 @@ class Shell:
         if (cell := self.parents.get(call_id)) is not None:
             self.due[cell].append(call_id)
 
-    # What holds
+    # Properties
 
     def check(self) -> None:
         machine = self.machine
@@ -144,7 +144,7 @@ class Shell:
         else:
             assert machine.phase is Phase.PASSING
 
-    def bring_to_its_end(self) -> None:
+    def finish_turn(self) -> None:
         while self.runs or self.waits:
             if self.runs:
                 self.settle(max(self.runs))
@@ -153,7 +153,7 @@ class Shell:
             self.check()
 
     def replay(self) -> None:
-        """Check that every prefix of the journal gives the same commands and the same outstanding ones."""
+        """Check that every prefix of the journal yields the same commands and the same outstanding ones."""
         fresh = TurnMachine()
         for body, commands, outstanding in zip(self.journal, self.commands, self.outstanding, strict=True):
             assert _as_json(fresh.feed(decode_input(body))) == commands
@@ -168,8 +168,8 @@ def _as_json(commands: list[Command]) -> list[object]:
 NAMES = st.lists(st.sampled_from(["look", "pay", "lok!"]), max_size=3)
 
 
-def _happen(shell: Shell, data: st.DataObject) -> None:
-    """Draw one input that is possible now or that comes too late."""
+def _draw_input(shell: Shell, data: st.DataObject) -> None:
+    """Draw one input that is possible now or that arrives too late."""
     running, waiting = sorted(shell.runs), sorted(shell.waits)
     options = ["late"] + ["pause", "pause", "settle", "wait"] * bool(running) + ["wake"] * bool(waiting)
     match data.draw(st.sampled_from(options)):
@@ -196,7 +196,7 @@ def _happen(shell: Shell, data: st.DataObject) -> None:
 @pytest.mark.slow
 @settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(0, 25), st.booleans())
-def test_whatever_calls_do_in_whatever_order_each_is_answered_once_and_the_turn_continues(
+def test_whatever_the_calls_do_each_is_answered_once_and_the_turn_continues(
     data: st.DataObject, tools: int, steps: int, cancel: bool
 ) -> None:
     """Ours: calls rules 1 to 3 and machine rules 2 to 5, for cells, cells in cells, and calls beside them."""
@@ -204,13 +204,13 @@ def test_whatever_calls_do_in_whatever_order_each_is_answered_once_and_the_turn_
     for _ in range(steps):
         if shell.machine.phase is Phase.PASSING:
             break
-        _happen(shell, data)
+        _draw_input(shell, data)
         shell.check()
     if cancel:
         shell.feed(CancelRequested(at_ms=0))
         assert shell.machine.phase is Phase.ENDED
     else:
-        shell.bring_to_its_end()
+        shell.finish_turn()
     answered = [one.call_id for one in shell.machine.messages if isinstance(one, ToolMessage)]
     assert answered == shell.tops
     shell.replay()

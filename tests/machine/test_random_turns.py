@@ -1,7 +1,7 @@
-"""Turns at random: properties that hold whatever legally happens to a turn, and in whatever order.
+"""Random turns: properties that hold for any legal sequence of inputs.
 
 The test keeps its own books, from the inputs and the commands alone: which commands are unanswered, how long
-the turn has run, and what plugins said.
+the turn has run, and the plugins' messages.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ VALUES = st.sampled_from([None, 1, "same", ["new", 2]])
 PAUSES = st.integers(0, 5_000)
 STAGES: list[Stage] = ["before_turn", "prepare", "before_tool_call", "checkpoint", "after_turn"]
 SEVERITIES = st.sampled_from(["", "", "", "", "", "", "", "", "abort", "failure"])
-"""Most rulings let the turn go on; otherwise few turns would come far."""
+"""Most rulings let the turn continue; otherwise few turns would get far."""
 SPENT = st.lists(st.builds(UsageEntry, source=st.just("p"), model=st.just("m"), usage=USAGES), max_size=1)
 FRAMES = st.sampled_from([None, None, None, FrameSwitch(frame_id="f_3")])
 
@@ -199,7 +199,7 @@ class Books:
             ]
 
     def _settle(self, call_id: int) -> None:
-        """Record the result of the call, and give up the waiting calls of its code."""
+        """Record the result of the call, and abandon the waiting calls of its code."""
         given_up = [one for one in self.waits if self.parents.get(one) == call_id]
         for one in (call_id, *given_up):
             self._leave(one)
@@ -256,7 +256,7 @@ def _as_json(commands: list[Command]) -> list[Any]:
 
 
 STANDING = (Phase.NEW, Phase.PARKED, Phase.CLOSING, Phase.ENDED)
-"""Where time does not count."""
+"""Phases in which time does not count."""
 
 
 class RandomTurns(RuleBasedStateMachine):
@@ -320,7 +320,7 @@ class RandomTurns(RuleBasedStateMachine):
             **fields,
         )
 
-    # What happens
+    # Events
 
     @initialize(
         limits=LIMITS, injected=MESSAGES, stages=st.sets(st.sampled_from(STAGES)), warns=st.booleans()
@@ -340,7 +340,7 @@ class RandomTurns(RuleBasedStateMachine):
 
     @precondition(lambda self: isinstance(self._asked(), RunHooks))
     @rule(pause=PAUSES, data=st.data())
-    def let_plugins_speak(self, pause: int, data: st.DataObject) -> None:
+    def run_hooks(self, pause: int, data: st.DataObject) -> None:
         asked = self._asked()
         assert isinstance(asked, RunHooks)
         ruling = self._ruling(data)
@@ -350,7 +350,7 @@ class RandomTurns(RuleBasedStateMachine):
 
     @precondition(lambda self: isinstance(self._asked(), Checkpoint) and self._asked().closing > 0)
     @rule(pause=PAUSES, data=st.data())
-    def tell_plugins_of_an_answer(self, pause: int, data: st.DataObject) -> None:
+    def run_after_turn_hooks_on_an_answer(self, pause: int, data: st.DataObject) -> None:
         asked = self._asked()
         assert isinstance(asked, Checkpoint)
         self._feed(HooksRan, pause, stage="after_turn", number=asked.closing, ruling=self._ruling(data))
@@ -440,7 +440,7 @@ class RandomTurns(RuleBasedStateMachine):
         data=st.data(),
         what=st.sampled_from(["result", "wait", "end of a wait", "ruling", "pause", "finish"]),
     )
-    def hear_of_whatever_call(self, pause: int, data: st.DataObject, what: str) -> None:
+    def feed_an_input_about_any_call(self, pause: int, data: st.DataObject, what: str) -> None:
         """Feed an input about any call: one that runs, waits, is settled or was never requested."""
         call_id = data.draw(st.integers(1, 8))
         match what:
@@ -465,7 +465,7 @@ class RandomTurns(RuleBasedStateMachine):
                 self._feed(CallRuled, pause, call_id=call_id, ruling=ruling)
 
     @rule(data=st.data(), steps=st.integers(1, 4))
-    def go_on(self, data: st.DataObject, steps: int) -> None:
+    def feed_ordinary_inputs(self, data: st.DataObject, steps: int) -> None:
         """Feed an ordinary input that a command asked for; most turns consist of such inputs."""
         for _ in range(steps):
             if commands := self.machine.outstanding():
@@ -496,16 +496,16 @@ class RandomTurns(RuleBasedStateMachine):
     def reply_after_the_end(self, requests: list[RequestedCall]) -> None:
         self._feed(ModelReplied, calls=tuple(requests))
 
-    # What holds
+    # Properties
 
     @invariant()
-    def every_call_has_its_result_right_behind_it(self) -> None:
-        """Machine rules 3 and 4, except for the round that is still open."""
+    def every_call_is_followed_by_its_result(self) -> None:
+        """Machine rules 3 and 4, except for the iteration that is still open."""
         messages = self.machine.messages
         is_open = self._phase() in (Phase.ACTING, Phase.PARKED)
         for place, message in enumerate(messages):
             if isinstance(message, AssistantMessage):
-                results = _results_behind(messages, place)
+                results = _results_after(messages, place)
                 if is_open and place == len(messages) - 1:
                     assert results == []
                 else:
@@ -528,11 +528,11 @@ class RandomTurns(RuleBasedStateMachine):
             assert self.journal == [] or self.books.unanswered != []
 
     @invariant()
-    def what_is_unanswered_is_outstanding(self) -> None:
+    def unanswered_commands_are_outstanding(self) -> None:
         assert self.machine.outstanding() == _in_order(self.books.unanswered)
 
     @invariant()
-    def parked_means_that_something_waits_and_nothing_runs(self) -> None:
+    def a_turn_is_parked_if_and_only_if_calls_wait_and_none_runs(self) -> None:
         parked = self._phase() is Phase.PARKED
         assert parked == (bool(self.books.waits) and not self.books.running())
         if parked:
@@ -540,7 +540,7 @@ class RandomTurns(RuleBasedStateMachine):
             assert self.machine.outstanding() == [Park(Waiting(waits=waits))]
 
     @invariant()
-    def the_deadline_is_what_is_left_of_the_time(self) -> None:
+    def the_deadline_is_the_remaining_time(self) -> None:
         if self._phase() in STANDING:
             assert self.machine.account.deadline_ms is None
         else:
@@ -561,7 +561,7 @@ class RandomTurns(RuleBasedStateMachine):
         assert sum(isinstance(payload, TurnEnded) for payload in payloads) == ended
 
     @invariant()
-    def what_plugins_said_is_said_once_in_this_turn_or_after_it(self) -> None:
+    def plugins_messages_are_delivered_once_in_this_turn_or_the_next(self) -> None:
         said = Counter(
             message.content
             for message in (*self.machine.messages, *self.machine.next_messages())
@@ -579,18 +579,18 @@ class RandomTurns(RuleBasedStateMachine):
     def teardown(self) -> None:
         """End the turn; check that each call has one result and that every prefix of the journal replays."""
         if self.journal:
-            self._bring_to_its_end()
+            self._finish_turn()
         self._replay()
 
-    def _bring_to_its_end(self) -> None:
+    def _finish_turn(self) -> None:
         for _ in range(400):
             for command in self.machine.outstanding():
                 self._answer_plainly(command)
         assert self._phase() is Phase.ENDED
-        self.every_call_has_its_result_right_behind_it()
+        self.every_call_is_followed_by_its_result()
         self.the_turn_ends_once_and_with_a_commit()
         self.the_messages_are_among_the_entries()
-        self.what_plugins_said_is_said_once_in_this_turn_or_after_it()
+        self.plugins_messages_are_delivered_once_in_this_turn_or_the_next()
 
     def _answer_plainly(self, command: Command) -> None:
         match command:
@@ -616,7 +616,7 @@ class RandomTurns(RuleBasedStateMachine):
                 self._feed(WaitEnded, wait_id=command.outcome.waits[0].wait_id, outcome=Approved())
 
     def _replay(self) -> None:
-        """Check that every prefix of the journal gives the same commands and the same outstanding ones."""
+        """Check that every prefix of the journal yields the same commands and the same outstanding ones."""
         fresh = TurnMachine()
         for body, told, outstanding in zip(self.journal, self.told, self.outstanding, strict=True):
             assert _as_json(fresh.feed(decode_input(body))) == told
@@ -634,7 +634,7 @@ class RandomTurns(RuleBasedStateMachine):
         )
 
 
-def _results_behind(messages: list[Message], place: int) -> list[int]:
+def _results_after(messages: list[Message], place: int) -> list[int]:
     found = []
     for message in messages[place + 1 :]:
         if not isinstance(message, ToolMessage):
@@ -644,8 +644,8 @@ def _results_behind(messages: list[Message], place: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_whatever_happens_to_a_turn_its_rules_hold_and_it_can_be_replayed() -> None:
-    """Ours: SPEC §7 and §12; machine rules 2 to 6, with any of the stages of plugins, and with cells."""
+def test_the_rules_hold_for_any_turn_and_it_can_be_replayed() -> None:
+    """Ours: SPEC §7 and §12; machine rules 2 to 6, with any of the plugins' stages, and with cells."""
     run_state_machine_as_test(
         RandomTurns,
         settings=settings(

@@ -1,4 +1,4 @@
-"""The retry policy: which failures are tried again, and when."""
+"""The retry policy: which failures are retried, and when."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def _decided(
     )
 
 
-def test_what_cannot_pass_is_given_up_without_another_word() -> None:
+def test_a_permanent_failure_is_given_up_without_an_added_hint() -> None:
     """Ours: a failure that is not retryable fails the call at once, with its own error."""
     assert _decided(0, retryable=False) == GiveUp()
 
 
-def test_the_first_attempt_of_one_is_the_last_without_another_word() -> None:
+def test_with_one_attempt_a_failure_is_given_up_without_an_added_hint() -> None:
     """Ours: with a single attempt, the error does not mention retries."""
     assert _decided(max_attempts=1) == GiveUp()
 
 
-def test_the_error_says_that_all_attempts_are_used_up() -> None:
+def test_the_hint_says_that_all_attempts_are_used_up() -> None:
     """Ours: the hint names the limit that can be raised."""
     assert _decided(attempt=3, max_attempts=3) == GiveUp(
         "it failed 3 times in a row; UsageLimits(max_attempts=...) allows more"
     )
 
 
-def test_a_provider_that_asks_for_no_time_gets_none() -> None:
+def test_a_provider_that_asks_for_no_delay_gets_none() -> None:
     """Ours: a fallback moves to its next model this way, and no retry budget applies."""
     assert _decided(0, attempt=9, waited_ms=120_000, seed="s") == Retry(0)
 
@@ -64,8 +64,8 @@ def test_back_off_doubles_up_to_a_minute() -> None:
     assert delays == [Retry(ms) for ms in (500, 1_000, 2_000, 32_000, 60_000, 60_000, 60_000)]
 
 
-def test_what_is_added_differs_between_seeds_and_attempts_and_not_between_replays() -> None:
-    """Ours: jitter spreads retries of sessions that failed together, and is the same after recovery."""
+def test_jitter_differs_between_seeds_and_attempts_but_not_between_replays() -> None:
+    """Ours: jitter spreads the retries of sessions that failed together, and is the same after recovery."""
     seeds = [f"{number}" for number in range(200)]
     delays = {seed: _decided(8_000, seed=seed) for seed in seeds}
     assert delays == {seed: _decided(8_000, seed=seed) for seed in seeds}
@@ -77,14 +77,14 @@ def test_what_is_added_differs_between_seeds_and_attempts_and_not_between_replay
     assert _decided(8_000, seed="1", attempt=2) != delays["1"]
 
 
-def test_a_wait_that_is_asked_for_and_just_fits_is_waited() -> None:
-    """Ours: the jitter never makes a delay exceed the retry budget."""
+def test_a_requested_delay_that_just_fits_is_observed() -> None:
+    """Ours: jitter never makes a delay exceed the retry budget."""
     assert _decided(120_000, seed="s") == Retry(120_000)
     assert isinstance(_decided(120_001, seed="s"), GiveUp)
     assert _decided(20_000, waited_ms=100_000, seed="s") == Retry(20_000)
 
 
-def test_an_error_for_lack_of_time_says_whether_the_provider_asked_for_the_wait() -> None:
+def test_an_error_for_lack_of_time_says_whether_the_provider_requested_the_delay() -> None:
     """Ours: from the error, a person can decide to retry in an hour."""
     assert _decided(5_400_000) == GiveUp(
         "the provider asks to wait 5,400 s; UsageLimits(max_retry_wait_ms=...) allows more"
@@ -107,7 +107,7 @@ def test_a_retry_time_in_the_past_is_ignored() -> None:
     budget=st.integers(0, 200_000),
     seed=st.text(max_size=4),
 )
-def test_no_wait_is_shorter_than_asked_or_longer_than_there_is_time(
+def test_no_delay_is_shorter_than_requested_or_longer_than_the_remaining_time(
     asked: int | None, attempt: int, waited: int, budget: int, seed: str
 ) -> None:
     """Ours: retries stay within the budget and honour Retry-After."""

@@ -1,4 +1,4 @@
-"""Turns that stop because of a tool or of their processes, and what is kept of their calls."""
+"""Turns that are stopped by a tool or by crashing processes, and the records of their calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from standfast.model.outcome import Stopped, StopReason
 
 
 def _reason(commands: list[Command]) -> StopReason:
-    """Return the stop reason, read off the commands that end the turn."""
+    """Return the stop reason, read from the commands that end the turn."""
     (reason,) = (
         one.outcome.reason for one in commands if isinstance(one, Commit) and isinstance(one.outcome, Stopped)
     )
@@ -21,7 +21,7 @@ def _reason(commands: list[Command]) -> StopReason:
 
 
 def test_a_tool_may_end_its_turn_with_its_error() -> None:
-    """Seed: a tool may end its turn with the stop reason `tool_error`."""
+    """Seed: the stop reason is `tool_error`."""
     error = ErrorObject(code=Code.TOOL_ERROR, message="the account is closed")
     turn = Turn(started(), calls("pay"))
     assert (
@@ -29,7 +29,7 @@ def test_a_tool_may_end_its_turn_with_its_error() -> None:
     )
 
 
-def test_a_turn_that_brings_down_every_process_is_stopped() -> None:
+def test_a_turn_that_crashes_every_process_is_stopped() -> None:
     """Seed: a turn that was resumed too often ends with the stop reason `interrupted`."""
     turn = Turn(started(), calls("pay"))
     for _ in range(MAX_RESUMES):
@@ -37,7 +37,7 @@ def test_a_turn_that_brings_down_every_process_is_stopped() -> None:
     assert _reason(turn.feed(resumed())) == "interrupted"
 
 
-def test_the_first_tracebacks_of_a_turn_are_kept() -> None:
+def test_only_the_first_tracebacks_of_a_turn_are_kept() -> None:
     """Ours: a tool that always raises must not fill the journal."""
     count = MAX_TRACEBACKS + 1
     turn = Turn(started(), calls(*["look"] * count))
@@ -52,14 +52,14 @@ def test_the_first_tracebacks_of_a_turn_are_kept() -> None:
     assert [bool(one.traceback) for one in turn.machine.calls.records] == [True] * MAX_TRACEBACKS + [False]
 
 
-def test_a_time_out_may_come_without_a_record() -> None:
+def test_a_timeout_may_have_no_record() -> None:
     """Ours: journals of other hosts need not keep records."""
     turn = Turn(started(), calls("pay"))
     turn.feed(msgspec.structs.replace(timed_out(1), record=None))
     assert turn.machine.calls.records == []
 
 
-def test_the_tools_of_approved_and_begun_calls_are_needed() -> None:
+def test_the_tools_of_approved_and_started_calls_are_needed() -> None:
     """Ours: only an agent that has these tools may resume the turn."""
     turn = Turn(started(), calls("pay", "look"), waits(1))
     assert turn.machine.calls.needed_tools((), ()) == set()

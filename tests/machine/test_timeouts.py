@@ -31,23 +31,23 @@ def test_a_call_that_timed_out_is_prepared_again_and_says_so() -> None:
     assert turn.recovered() == ["tool.1.2"]
 
 
-def test_after_a_persons_answer_the_time_out_is_history() -> None:
-    """Ours: the person's answer decides how to continue; the earlier time-out stays on record."""
+def test_after_a_persons_answer_the_timeout_no_longer_counts() -> None:
+    """Ours: the person's answer decides how to continue; the earlier time-out stays in the records."""
     turn = Turn(started(), calls("pay"), timed_out(1), waits(1))
     (command,) = turn.feed(ended("w1", Approved()))
     assert isinstance(command, RunTool)
     assert (command.key, command.timeouts, command.timed_out) == ("tool.1.3", 1, False)
 
 
-def test_every_execution_leaves_its_record() -> None:
-    """Ours: SPEC §4, each execution is on record, also one that is retried."""
+def test_every_execution_is_recorded() -> None:
+    """Ours: SPEC §4, each execution has a record, even if it is retried."""
     turn = Turn(started(), calls("pay"), timed_out(1), timed_out(1, 2), settled(1, "paid"))
     assert [record.status for record in turn.machine.calls.records] == ["timeout", "timeout"]
     turn.feed(timed_out(1, 3))
     assert len(turn.machine.calls.records) == 2
 
 
-def test_a_cell_hears_only_the_last_execution_of_its_call() -> None:
+def test_a_cell_receives_only_the_last_execution_of_its_call() -> None:
     """Ours: code sees one result of each call it makes."""
     turn = in_a_cell(paused(1, 1, "pay"))
     assert turn.tell(timed_out(2)) == ["tool.2.2"]

@@ -1,7 +1,7 @@
 """For every situation of a turn and every input: the commands and the phase that follow.
 
-A cell of the table has the commands and the phase after them. `ignored` means no command and no change,
-`kept` no command and the same phase though something is remembered, `wrong` that the machine refuses it.
+A cell of the table has the commands and the resulting phase. `ignored` means no command and no change,
+`kept` means no command and the same phase, but the input is remembered, `wrong` that the machine refuses it.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ _ANYWHERE = {
     "plugins fail at the end": "wrong",
     "plugins hear of another end": "wrong",
 }
-"""What holds where a situation below says nothing else."""
+"""The default for situations that do not override it."""
 
 _PLUGINS_HEAR = {
     "a frame is to open": "stop, hooks.after_turn.2 -> closing",
@@ -193,10 +193,10 @@ _PLUGINS_HEAR = {
     "the time is over": "stop, hooks.after_turn.2 -> closing",
     "the turn is aborted": "stop, hooks.after_turn.2 -> closing",
 }
-"""What holds before completion where plugins hear of the end of a turn."""
+"""Additional transitions before completion if after_turn hooks run."""
 
 _CALLS_ARE_OPEN = {"call 1 has the answer": "kept", "a frame is to open": "kept"}
-"""What holds while call 1 has no result."""
+"""Additional transitions while call 1 has no result."""
 
 _A_CELL_BEGINS = {
     **_CALLS_ARE_OPEN,
@@ -204,7 +204,7 @@ _A_CELL_BEGINS = {
     "call 1 makes a call": "tool.3.1 -> acting",
     "call 1 makes a call that cannot be carried out": "cell.1 hears 3 -> acting",
 }
-"""What holds while call 1 runs and has made no call; call 2 is the last one so far."""
+"""Additional transitions while call 1 runs and has made no call; call 2 is the last one so far."""
 
 _WAITS_END = {
     **_CALLS_ARE_OPEN,
@@ -358,7 +358,7 @@ def _state(turn: Turn) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(("situation", "happening", "follows"), CELLS)
-def test_what_happens_in_a_situation_leads_to_what_the_table_says(
+def test_every_input_in_every_situation_leads_to_the_result_in_the_table(
     situation: str, happening: str, follows: str
 ) -> None:
     """Ours: SPEC §7, the machine folds inputs into commands; the table has every pair."""
@@ -378,8 +378,8 @@ def test_what_happens_in_a_situation_leads_to_what_the_table_says(
         assert f"{', '.join(commands)} -> {turn.machine.phase.value}" == follows
 
 
-def test_the_table_knows_every_phase_and_every_input() -> None:
-    """Ours: a phase or an input that is added later must come into the table."""
+def test_the_table_has_every_phase_and_every_input() -> None:
+    """Ours: a phase or an input that is added later must be added to the table."""
     assert {Turn(*inputs).machine.phase for inputs in SITUATIONS.values()} == set(Phase)
     assert {type(given) for given in HAPPENINGS.values()} == set(get_args(Input))
     assert set(_ANYWHERE) == set(HAPPENINGS)
@@ -388,8 +388,8 @@ def test_the_table_knows_every_phase_and_every_input() -> None:
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_an_input_in_the_wrong_phase_is_refused_in_words_that_help(situation: str) -> None:
-    """Ours: a journal of another version raises an internal error instead of giving a wrong turn."""
+def test_an_input_in_the_wrong_phase_is_refused_with_a_helpful_message(situation: str) -> None:
+    """Ours: a journal of another version raises an internal error instead of yielding a wrong turn."""
     turn = Turn(*SITUATIONS[situation])
     wrong = next((cell for cell in CELLS if cell.values[0] == situation and cell.values[2] == "wrong"), None)
     if wrong is None:
@@ -400,14 +400,14 @@ def test_an_input_in_the_wrong_phase_is_refused_in_words_that_help(situation: st
     assert caught.value.hint == "open the session with the version of standfast that wrote its journal"
 
 
-def test_what_is_not_an_input_is_refused_and_never_skipped() -> None:
-    """Ours: an input that is added to the union and forgotten in the machine must raise."""
+def test_a_value_that_is_not_an_input_is_refused_and_never_skipped() -> None:
+    """Ours: an input that is added to the union but forgotten in the machine must raise."""
     turn = Turn(started())
     with pytest.raises(AssertionError):
         turn.machine.feed(SimpleNamespace(at_ms=1))  # type: ignore[arg-type]
 
 
-def test_a_phase_that_the_machine_forgot_is_refused_and_never_taken_for_idle() -> None:
+def test_a_phase_that_the_machine_does_not_handle_is_refused_and_never_taken_for_idle() -> None:
     """Ours: a recovered turn that has nothing to do would never end."""
     turn = Turn(started())
     turn.machine.phase = "dreaming"  # type: ignore[assignment]

@@ -42,7 +42,7 @@ def test_a_turn_whose_only_call_waits_parks() -> None:
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES.keys())
-def test_a_call_resumes_with_what_its_wait_ended_with(outcome: WaitOutcome) -> None:
+def test_a_call_resumes_with_the_outcome_of_its_wait(outcome: WaitOutcome) -> None:
     """Ours: the host that executes the call decides what a denial or a timer means for it."""
     opened = waits(1)
     turn = Turn(started(), calls("pay"), opened)
@@ -53,7 +53,7 @@ def test_a_call_resumes_with_what_its_wait_ended_with(outcome: WaitOutcome) -> N
     assert turn.machine.outstanding() == [command]
 
 
-def test_a_turn_parks_only_when_no_call_runs_any_more() -> None:
+def test_a_turn_parks_only_when_no_call_is_running() -> None:
     """Ours: SPEC §12, approvals can be combined with parallel calls."""
     turn = Turn(started(), calls("pay", "look", "look"))
     assert turn.tell(waits(1)) == []
@@ -61,7 +61,7 @@ def test_a_turn_parks_only_when_no_call_runs_any_more() -> None:
     assert turn.tell(settled(2)) == ["park w1"]
 
 
-def test_a_call_can_go_on_while_others_still_run() -> None:
+def test_a_call_can_resume_while_others_still_run() -> None:
     """Ours: a quick decision need not wait for slow tools."""
     turn = Turn(started(), calls("pay", "look"), waits(1))
     assert turn.tell(ended("w1")) == ["tool.1.2"]
@@ -84,7 +84,7 @@ def test_waits_may_end_in_any_order(order: tuple[int, ...]) -> None:
     assert turn.results() == [(1, 1), (2, 2), (3, 3)]
 
 
-def test_several_waits_may_end_before_the_first_call_is_done() -> None:
+def test_several_waits_may_end_before_the_first_call_finishes() -> None:
     """Ours: a second decision may arrive while the first resumed call still runs."""
     turn = Turn(started(), calls("a", "b"), waits(1), waits(2))
     assert turn.tell(ended("w2")) == ["tool.2.2"]
@@ -96,7 +96,7 @@ def test_several_waits_may_end_before_the_first_call_is_done() -> None:
 
 
 def test_a_call_may_wait_more_than_once() -> None:
-    """Ours: a tool may ask for an approval and then sleep."""
+    """Ours: a tool may ask for approval and then sleep."""
     turn = Turn(started(), calls("a"), waits(1), ended("w1"))
     assert turn.tell(waits(1, "nap", "timer")) == ["park nap"]
     (command,) = turn.feed(ended("nap", Elapsed()))
@@ -105,7 +105,7 @@ def test_a_call_may_wait_more_than_once() -> None:
     assert command.waited == waits(1, "nap", "timer").wait
 
 
-def test_a_wait_ends_once() -> None:
+def test_a_wait_ends_only_once() -> None:
     """Ours: a decision that arrives twice runs the call once."""
     turn = Turn(started(), calls("a"), waits(1), ended("w1"))
     assert turn.tell(ended("w1", Denied())) == []
@@ -122,15 +122,15 @@ def test_the_end_of_an_unknown_wait_is_ignored(wait_id: str) -> None:
     assert turn.machine.phase is Phase.PARKED
 
 
-def test_a_wait_for_a_call_that_has_its_result_is_ignored() -> None:
-    """Ours: machine rule 5, a wait for a settled call is ignored."""
+def test_a_wait_for_a_settled_call_is_ignored() -> None:
+    """Ours: machine rule 5, a settled call cannot wait."""
     turn = Turn(started(), calls("a", "b"), settled(1, "A"))
     assert turn.tell(waits(1)) == []
     assert turn.tell(ended("w1")) == []
     assert turn.tell(settled(2)) == ["after_work.1"]
 
 
-def test_a_result_that_comes_after_the_wait_ended_with_another_is_ignored() -> None:
+def test_a_result_that_arrives_after_another_ended_the_wait_is_ignored() -> None:
     """Ours: a call gets one result, the first."""
     turn = Turn(started(), calls("a", "b"), waits(1), ended("w1", Denied()))
     turn.feed(settled(1, error=DENIED), settled(1, "late"), settled(2))
@@ -144,7 +144,7 @@ def test_the_end_of_a_wait_after_the_call_settled_is_ignored() -> None:
     assert turn.tell(settled(2)) == ["after_work.1"]
 
 
-def test_a_wait_that_is_opened_again_replaces_the_one_before() -> None:
+def test_reopening_a_wait_replaces_the_previous_one() -> None:
     """Ours: a call waits for one thing at a time."""
     turn = Turn(started(), calls("a"), waits(1, "old"))
     assert turn.tell(waits(1, "new")) == ["park new"]
@@ -152,7 +152,7 @@ def test_a_wait_that_is_opened_again_replaces_the_one_before() -> None:
     assert turn.tell(ended("new")) == ["tool.1.2"]
 
 
-def test_a_frame_that_is_to_open_while_the_turn_is_parked_opens_after_the_calls() -> None:
+def test_a_frame_requested_while_the_turn_is_parked_opens_after_the_calls() -> None:
     """Ours: no call is left without its result."""
     turn = Turn(started(), calls("a"), waits(1), switched())
     assert turn.tell(ended("w1")) == ["tool.1.2"]
@@ -169,8 +169,8 @@ def test_the_waits_of_a_turn_are_listed_in_the_order_of_the_calls() -> None:
     assert park.outcome.waits[0] == Wait(wait_id="w1", kind="approval", call_id=1, due_at=9_000_000)
 
 
-def test_rounds_after_a_wait_begin_afresh() -> None:
-    """Ours: nothing of a wait is left when its round is over."""
+def test_iterations_after_a_wait_are_unaffected_by_it() -> None:
+    """Ours: no state of a wait is left when its iteration is over."""
     turn = Turn(started(), calls("a"), waits(1), ended("w1"), settled(1), passed("after_work"))
     assert turn.feed(calls("a"))[0].key == "tool.2.1"
     assert turn.tell(settled(2, "x")) == ["after_work.2"]

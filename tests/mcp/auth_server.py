@@ -1,7 +1,7 @@
-"""A real authorization server and an MCP server that trusts it, on ports of this machine.
+"""A real authorization server and an MCP server that trusts it, on local ports.
 
 The authorization server is made of the SDK's own handlers, which check PKCE, redirect addresses and client
-secrets. Every person agrees at once. `AuthServer` counts what it is asked and changes what it says.
+secrets. Every person consents at once. `AuthServer` counts the requests, and tests can change its metadata.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class AuthServer:
         )
         return token
 
-    # What it says of itself
+    # Its metadata
 
     async def metadata_page(self, request: Any) -> JSONResponse:
         self.seen["metadata"] += 1
@@ -149,7 +149,7 @@ class AuthServer:
 
 
 class Guarded:
-    """The MCP server behind tokens of the authorization server; the tool `erase` needs the scope `write`."""
+    """The MCP server, which requires tokens of the authorization server; `erase` needs the scope `write`."""
 
     def __init__(self, app: Any, issuer: AuthServer) -> None:
         self._app, self._issuer = app, issuer
@@ -194,7 +194,7 @@ class Guarded:
 
 @contextmanager
 def auth_server() -> Iterator[AuthServer]:
-    """Run both servers on one port, on a thread of their own."""
+    """Run both servers on one port, on their own thread."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]

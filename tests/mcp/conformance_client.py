@@ -1,4 +1,4 @@
-"""Plays the client scenarios of the MCP conformance suite with `McpServer`."""
+"""Runs the client scenarios of the MCP conformance suite with `McpServer`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _VALUES: dict[str, Any] = {"string": "text", "integer": 1, "number": 1.5, "boole
 
 
 async def visit(address: str) -> None:
-    """Do what a person does on a sign-in page: agree, and follow the page back."""
+    """Do what a person does on a sign-in page: consent, and follow the redirect back."""
     async with httpx2.AsyncClient(follow_redirects=True, trust_env=False, timeout=280) as browser:
         await browser.get(address)
 
 
 def arguments_for(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments that fit the schema of a tool."""
+    """Return arguments that match the schema of a tool."""
     return {
         name: _VALUES.get(str(one.get("type")), "text")
         for name, one in schema.get("properties", {}).items()
@@ -31,7 +31,7 @@ def arguments_for(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 async def play(url: str, context: dict[str, Any], revision: str) -> None:
-    """Connect, call every tool with arguments that fit, and use prompts and resources if there are some."""
+    """Connect, call every tool with valid arguments, and use prompts and resources if there are any."""
     with tempfile.TemporaryDirectory() as home:
         server = McpServer(
             url,
@@ -61,14 +61,14 @@ async def play(url: str, context: dict[str, Any], revision: str) -> None:
 
 
 def calls(pin: Pin, context: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the calls that the suite asks for, else one of each tool."""
+    """Return the calls that the suite asks for, or one for each tool."""
     if "toolCalls" in context:
         return [(one["name"], one["arguments"]) for one in context["toolCalls"]]
     return [(tool.name, arguments_for(tool.input_schema)) for tool in pin.tools]
 
 
 async def outcome(url: str, context: dict[str, Any], revision: str) -> str:
-    """Play a scenario; return what went wrong, which some scenarios are about."""
+    """Run a scenario; return the error, which some scenarios expect."""
     try:
         await play(url, context, revision)
     except StandfastError as error:

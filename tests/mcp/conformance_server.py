@@ -1,4 +1,4 @@
-"""What the server scenarios of the MCP conformance suite ask for, added to `standfast mcp http`."""
+"""Tools and prompts for the server scenarios of the MCP conformance suite, added to `standfast mcp http`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that the conformance suite starts for each client scenario; the client is in the test."""
+"""The command that the conformance suite starts for each client scenario; the client runs in the test."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Agents with an MCP server for tests: a scripted model, a plain server, a data directory of their own."""
+"""Agents with an MCP server for tests: a scripted model, a plain server, and their own data directory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ RAW_SERVER = Path(__file__).parent / "raw_server.py"
 
 @pytest.fixture(autouse=True)
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the key of credentials out of the keyring and the home directory."""
+    """Keep the encryption key of credentials out of the keyring and the home directory."""
     monkeypatch.setenv("STANDFAST_MCP_KEY", "a-key-for-tests-only")
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Callable[[], list[str]]:
-    """Return the names of the tools whose calls reached the raw server, as it wrote them."""
+    """Return a function that reads the names of the tools whose calls reached the raw server."""
 
     def read() -> list[str]:
         file = tmp_path / "ledger.jsonl"
@@ -37,7 +37,7 @@ def ledger(tmp_path: Path) -> Callable[[], list[str]]:
 
 @pytest.fixture
 def raw(tmp_path: Path) -> Callable[..., McpServer]:
-    """Make an `McpServer` named `raw` over the raw server."""
+    """Return a function that makes an `McpServer` named `raw` for the raw server."""
 
     def make(*behaviour: str, era: str = "", **options: Any) -> McpServer:
         log = ["--log", str(tmp_path / "ledger.jsonl"), "--list", str(tmp_path / "tools.json")]
@@ -50,7 +50,7 @@ def raw(tmp_path: Path) -> Callable[..., McpServer]:
 
 @pytest.fixture
 def calling() -> Callable[..., Agent[None, str]]:
-    """Make an agent whose model calls tools in one reply: names, or pairs of a name and arguments."""
+    """Return a function that makes an agent whose model calls these tools in one reply."""
 
     def make(server: McpServer, *calls: str | tuple[str, dict[str, Any]], **options: Any) -> Agent[None, str]:
         pairs = [(call, {}) if isinstance(call, str) else call for call in calls]

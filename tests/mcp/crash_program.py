@@ -1,8 +1,8 @@
-"""Kills a turn with three MCP calls at every point, recovers each time, and prints what was left.
+"""Kills a turn with three MCP calls at every point, recovers it each time, and prints the outcome.
 
 usage: crash_program.py HOME ERA FIRST STEP
 
-A child dies at the point FIRST, the next STEP points later, and so on until one reaches its end. Each is
+A child dies at the point FIRST, the next one STEP points later, and so on until one reaches its end. Each is
 recovered by another child. The MCP server writes the ledger of calls; it outlives the killed
 process by a moment.
 """
@@ -68,7 +68,7 @@ async def run(home: Path, era: str, points: CrashPoints) -> dict[str, Any]:
 
 
 def in_child(home: Path, era: str, crash_at: int | None) -> dict[str, Any] | None:
-    """Return what a child has left; None if it was killed."""
+    """Return the output of a child; None if it was killed."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

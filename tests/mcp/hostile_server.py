@@ -1,4 +1,4 @@
-"""An MCP server on stdio that misbehaves as its first argument says; without one it behaves.
+"""An MCP server on stdio that misbehaves as its first argument says; without one it behaves correctly.
 
 usage: hostile_server.py BEHAVIOUR
 """

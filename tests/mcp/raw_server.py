@@ -1,8 +1,8 @@
-"""An MCP server on stdio in plain Python: it starts at once and speaks either revision.
+"""An MCP server on stdio in plain Python: it starts quickly and speaks both revisions.
 
 usage: raw_server.py [--era 2026] [--log FILE] [--list FILE]
 
-Each call is written to the log when it begins. The file of the list, if there is one, replaces the tools.
+Each call is written to the log when it starts. The file given with --list, if it exists, replaces the tools.
 """
 
 import json
@@ -81,7 +81,7 @@ def tools() -> Any:
 
 
 def tools_page(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the tools, ten on a page."""
+    """Return the tools, ten per page."""
     page, listed = int((request.get("params") or {}).get("cursor", "0")), tools()
     more = {"nextCursor": str(page + 1)} if len(listed) > 10 * page + 10 else {}
     return {"tools": listed[10 * page : 10 * page + 10], **more}
@@ -153,7 +153,7 @@ def call(request: dict[str, Any]) -> None:
             link = {"type": "resource_link", "uri": "file:///a", "name": "a"}
             embedded = {"type": "resource", "resource": {"uri": "file:///b", "text": "of b"}}
             answer(request, {"content": [image, sound, link, embedded]})
-        case "rich":  # structured content, a text that repeats it, and pieces that do not
+        case "rich":  # structured content, a text that repeats it, and blocks that do not
             order = {"order": "A1", "cents": 500}
             repeated, note = text(json.dumps(order, indent=2)), text("swordfish " * arguments.get("x", 1))
             link = {"type": "resource_link", "uri": "file:///a", "name": "a"}
@@ -167,7 +167,7 @@ def call(request: dict[str, Any]) -> None:
             answer(request, {**text("no such order"), "isError": True})
         case "env":
             answer(request, text(json.dumps(sorted(os.environ))))
-        case "use":  # run a line of Python, and return what it leaves in `out`
+        case "use":  # run a line of Python, and return the value of `out`
             found: dict[str, Any] = {}
             try:
                 exec(arguments["code"], found)
@@ -198,7 +198,7 @@ def call(request: dict[str, Any]) -> None:
             TOOLS.append({"name": "more", "inputSchema": OBJECT})
             send({"method": "notifications/tools/list_changed"})
             answer(request, text("grown"))
-        case "visit":  # refuse until a person has opened a page, here the second time
+        case "visit":  # refuse until a person has opened a page, here on the second attempt
             visits.append(name)
             if len(visits) > 1:
                 answer(request, text("visited"))

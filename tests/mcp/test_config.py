@@ -85,34 +85,36 @@ def test_servers_are_read_with_their_policies(tmp_path: Path, monkeypatch: pytes
         ({"command": "x", "standfast": {"jail": {"reads": []}}}, "no setting 'reads' of jail"),
     ],
 )
-def test_a_mistake_in_the_file_is_named(tmp_path: Path, entry: Any, words: str) -> None:
-    """Ours: an unknown entry is an error, not ignored."""
+def test_a_mistake_in_the_file_is_an_error_that_names_the_server(
+    tmp_path: Path, entry: Any, words: str
+) -> None:
+    """Ours: an unknown setting is an error; it is not ignored."""
     with pytest.raises(NotConfigured, match=words) as caught:
         read_mcp_servers(_file(tmp_path, shop=entry))
     assert "'shop'" in str(caught.value)
 
 
-def test_every_setting_of_a_server_can_be_written_in_the_file() -> None:
-    """Ours: the file has the constructor's settings, except Python objects and the place of the pin."""
+def test_every_setting_of_a_server_can_be_set_in_the_file() -> None:
+    """Ours: the file has the constructor's parameters, except Python objects and the location of the pin."""
     arguments = set(inspect.signature(McpServer).parameters)
     written = {"target", "name", "env", "cwd", "headers"}
     assert arguments - written - {"auth", "data_dir"} == config._OWN
 
 
-def test_media_that_the_model_takes_is_a_setting(tmp_path: Path) -> None:
+def test_accepted_media_types_are_a_setting(tmp_path: Path) -> None:
     """Bug: `media` was refused in the file."""
     (server,) = read_mcp_servers(_file(tmp_path, raw=_raw(tmp_path, media=["Audio/WAV"])))
     assert "audio/wav" in server._shown
 
 
-def test_two_servers_that_get_the_same_name_are_refused(tmp_path: Path) -> None:
+def test_two_names_that_become_the_same_name_are_refused(tmp_path: Path) -> None:
     """Bug: the second server was reachable under the name, and the pin, of the first."""
     with pytest.raises(NotConfigured, match="another server is called 'my_files'"):
         read_mcp_servers(_file(tmp_path, **{"my-files": _raw(tmp_path), "my_files": _raw(tmp_path)}))
 
 
-def test_a_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:
-    """Bug: of two servers with one name, the first was dropped without a word."""
+def test_a_duplicate_name_is_refused(tmp_path: Path) -> None:
+    """Bug: of two servers with the same name, the first was silently dropped."""
     file = tmp_path / "mcp.json"
     file.write_text('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}')
     with pytest.raises(NotConfigured, match="'a' occurs twice"):
@@ -128,14 +130,14 @@ def test_a_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_the_error_says_what_to_write_instead(tmp_path: Path, entry: Any, hint: str) -> None:
-    """Bug: the hints of mistakes in the file were dropped."""
+    """Bug: hints about mistakes in the file were dropped."""
     with pytest.raises(NotConfigured) as caught:
         read_mcp_servers(_file(tmp_path, shop=entry))
     assert hint in str(caught.value.hint)
 
 
-def test_a_file_that_is_not_json_is_an_error_with_the_place(tmp_path: Path) -> None:
-    """Ours: a person corrects the line that the error names."""
+def test_a_file_that_is_not_json_is_an_error_with_the_position(tmp_path: Path) -> None:
+    """Ours: the user corrects the line that the error names."""
     file = tmp_path / "mcp.json"
     file.write_text('{"mcpServers":\n{,}}')
     with pytest.raises(NotConfigured, match="line 2 column 2"):

@@ -1,4 +1,4 @@
-"""The official conformance suite against our server and our client, both revisions, scenario by scenario."""
+"""The official conformance suite, run against our server and our client in both revisions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REQUIRED = {
 
 
 def scenarios(role: str, revision: str) -> list[str]:
-    """Return the names of the scenarios that a revision requires of a role."""
+    """Return the names of the scenarios that a revision requires for a role."""
     text = (SUITE / "requirements" / f"{revision}.yaml").read_text()
     section = re.search(rf"^{role}:\n((?:  - .*\n|\n|#.*\n| *#.*\n)*)", text, re.MULTILINE)
     assert section is not None
@@ -38,7 +38,7 @@ def scenarios(role: str, revision: str) -> list[str]:
 
 
 def misses(role: str, revision: str, directory: Path) -> dict[str, str]:
-    """Return by name each required scenario that did not run or has a failed check, and why."""
+    """Return each required scenario that did not run or has a failed check, with the reason."""
     found = dict.fromkeys(scenarios(role, revision), "it did not run")
     for file in directory.rglob("checks.json"):
         name = re.sub(r"-\d{4}-\d\d-\d\dT[\d-]+Z$", "", file.parent.relative_to(directory).as_posix())
@@ -51,7 +51,7 @@ def misses(role: str, revision: str, directory: Path) -> dict[str, str]:
 
 
 async def run_suite(role: str, revision: str, output: Path, *options: str) -> None:
-    """Run the required scenarios of a role, with the token of our server."""
+    """Run the required scenarios for a role, with the token of our server."""
     process = await asyncio.create_subprocess_exec(
         str(NODE),
         "--import",
@@ -70,7 +70,7 @@ async def run_suite(role: str, revision: str, output: Path, *options: str) -> No
 
 @asynccontextmanager
 async def client_socket(path: Path, revision: str) -> AsyncIterator[dict[str, str]]:
-    """Play the scenario that each program that connects at *path* is started for; yield their errors."""
+    """Run a scenario for each program that connects at *path*; yield the errors."""
     said: dict[str, str] = {}
     turn = asyncio.Semaphore(3)  # the suite starts all at once, and its servers close idle connections
 
@@ -89,7 +89,7 @@ async def client_socket(path: Path, revision: str) -> AsyncIterator[dict[str, st
 
 
 @pytest.mark.parametrize(("role", "revision"), REQUIRED)
-def test_the_suite_requires_as_many_scenarios_as_we_claim(role: str, revision: str) -> None:
+def test_the_suite_requires_the_number_of_scenarios_that_we_claim(role: str, revision: str) -> None:
     """Ours: a scenario that is left out must not go unnoticed."""
     assert len(scenarios(role, revision)) == REQUIRED[role, revision]
 

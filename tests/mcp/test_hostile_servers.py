@@ -1,4 +1,4 @@
-"""Servers that misbehave: each behaviour has a defined outcome, and costs one failed call at most."""
+"""Misbehaving servers: each behaviour has a defined outcome, and costs at most one failed call."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STARTS = {
     "list: error": "no tools for you",
     "list: annotations of the wrong type": "broke the protocol",
 }
-"""Behaviours that keep a server from being used, and words of the error."""
+"""Behaviours that make a server unusable, and part of the error message."""
 
 CALLS = {
     "": "7",
@@ -84,11 +84,11 @@ CALLS = {
     "call: asks with a foreign schema": "INVALID_ARGUMENT",
     "call: waits for half a line": "TIMEOUT_TOOL",
 }
-"""Behaviours of servers that can be called: the value of the call, or the code of its failure."""
+"""Behaviours of servers that can be called, with the value of the call or the code of its error."""
 
 
 def _in_group(group: int) -> list[int]:
-    """Return the processes of a group that still run; a dead one may wait for its parent."""
+    """Return the running processes of a group; a dead one may remain until its parent reaps it."""
     found = []
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         with suppress(OSError):
@@ -110,7 +110,7 @@ def _server(tmp_path: Path, behaviour: str) -> McpServer:
 
 
 @pytest.mark.parametrize("behaviour", STARTS)
-def test_a_server_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path, behaviour: str) -> None:
+def test_an_unusable_server_is_an_error_that_names_it(tmp_path: Path, behaviour: str) -> None:
     """Ours: the table of hostile behaviours: nothing hangs, and nothing is pinned."""
     server = _server(tmp_path, behaviour)
     began = time.monotonic()
@@ -126,7 +126,7 @@ def test_a_server_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path, 
 @pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("behaviour", CALLS)
-def test_a_hostile_server_costs_one_failed_call(tmp_path: Path, behaviour: str) -> None:
+def test_a_hostile_server_costs_at_most_one_failed_call(tmp_path: Path, behaviour: str) -> None:
     """Ours: the table of hostile behaviours: the turn ends, and no process is left."""
     server = _server(tmp_path, behaviour)
     calls = {"tool_calls": [{"name": "mcp__hostile__echo", "arguments": {"x": 7}}]}

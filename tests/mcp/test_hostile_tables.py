@@ -1,4 +1,4 @@
-"""The tables of hostile behaviours in the documentation, compared with the tests."""
+"""The tables of hostile behaviours in the documentation match the tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "guides" / "mcp-security.md"
 
 
 def _tests(name: str) -> Any:
-    """Load the module of tests that has a table."""
+    """Import the test module that has a table."""
     found = importlib.util.spec_from_file_location(
         f"tables_of_{name}", Path(__file__).with_name(f"{name}.py")
     )
@@ -33,7 +33,7 @@ def _outcome(expected: str) -> str:
     return f"`{expected}`" if expected.isupper() else f'the call returns "{expected}"'
 
 
-def test_forty_behaviours_of_servers_have_the_outcomes_that_are_documented() -> None:
+def test_the_outcomes_of_forty_server_behaviours_are_documented() -> None:
     """Ours: the page agrees with the tests."""
     tests = _tests("test_hostile_servers")
     stdio = {name: f"`MCP_SERVER_FAILED`: {words}" for name, words in tests.STARTS.items()}
@@ -44,7 +44,7 @@ def test_forty_behaviours_of_servers_have_the_outcomes_that_are_documented() -> 
     assert len(stdio) >= 40
 
 
-def test_twenty_behaviours_of_clients_have_the_outcomes_that_are_documented() -> None:
+def test_the_outcomes_of_twenty_client_behaviours_are_documented() -> None:
     """Ours: the page agrees with the tests."""
     tests = _tests("test_serving_http")
     clients = {name: f"status {status}" for name, (_, _, status) in tests.HOSTILE.items()}

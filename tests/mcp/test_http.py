@@ -1,4 +1,4 @@
-"""Servers over streamable HTTP: the official SDK's, both revisions, and one that misbehaves."""
+"""Servers over streamable HTTP: the official SDK's, in both revisions, and one that misbehaves."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """The port of a server of the SDK."""
+    """Start a server of the SDK and return its port."""
     number = free_port()
     process = interpreters.Interpreter([sys.executable, "-c", SERVER, str(number)], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
@@ -92,7 +92,7 @@ def port() -> Iterator[int]:
 
 @pytest.mark.parametrize("protocol", ["auto", "2025-11-25", "2026-07-28"])
 def test_a_server_over_http_is_called_in_both_revisions(port: int, tmp_path: Path, protocol: Any) -> None:
-    """Ours: streamable HTTP with sessions, and stateless."""
+    """Ours: streamable HTTP works with sessions and without."""
     server = McpServer(
         f"http://127.0.0.1:{port}/mcp",
         name="shop",
@@ -127,7 +127,7 @@ async def _asked(server: McpServer, tool: str, home: Path) -> str:
 
 
 async def _decided(server: McpServer, tool: str, home: Path, approval_id: str, city: str) -> ToolMessage:
-    """Answer the question, in another runtime, and return the result of the call."""
+    """Answer the question in another runtime, and return the result of the call."""
     async with Runtime(home / "standfast.db") as runtime:
         session = await runtime.session("s", agent=_asking(server, tool))
         await runtime.approve(approval_id, arguments={"city": city})
@@ -152,7 +152,7 @@ def _asking(server: McpServer, tool: str) -> Agent[None, str]:
     ],
 )
 @pytest.mark.parametrize("is_stdio", [False, True], ids=["http", "stdio"])
-def test_a_server_of_the_sdk_asks_a_person(
+def test_a_server_of_the_sdk_can_ask_a_person(
     port: int, tmp_path: Path, protocol: Any, tool: str, spoken: str, is_stdio: bool
 ) -> None:
     """Bug: a tool that used `ctx.elicit` failed under `auto`, because 2026-07-28 cannot carry it."""
@@ -169,7 +169,7 @@ def test_a_server_of_the_sdk_asks_a_person(
     assert result.value == {"result": "weather in Oslo"}
 
 
-def test_a_revision_that_the_user_names_is_kept(port: int, tmp_path: Path) -> None:
+def test_a_revision_chosen_by_the_user_is_kept(port: int, tmp_path: Path) -> None:
     """Ours: with 2026-07-28 a question in the middle of a call is an error whose hint names the solution."""
     server = McpServer(f"http://127.0.0.1:{port}/mcp", name="shop", protocol="2026-07-28", data_dir=tmp_path)
 
@@ -183,7 +183,7 @@ def test_a_revision_that_the_user_names_is_kept(port: int, tmp_path: Path) -> No
     assert 'protocol="2025-11-25"' in str(result.error.hint)
 
 
-def test_a_server_that_does_not_exist_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_an_error_that_names_it(tmp_path: Path) -> None:
     """Ours: the error says which server cannot be reached."""
     server = McpServer(f"http://127.0.0.1:{free_port()}/mcp", name="gone", data_dir=tmp_path)
     with pytest.raises(McpServerFailed, match="'gone'"):
@@ -201,7 +201,7 @@ HOSTILE = {
     "html": ("MCP_SERVER_FAILED", "text/html"),
     "401": ("MCP_SIGN_IN_REQUIRED", "requires sign-in"),
 }
-"""Behaviours of endpoints: the code of the error, and words of its message."""
+"""Behaviours of endpoints, with the code of the error and part of its message."""
 
 
 @pytest.mark.parametrize("behaviour", HOSTILE)

@@ -1,4 +1,4 @@
-"""A turn with three MCP calls that crashes at every point; its server keeps the ledger."""
+"""A turn with three MCP calls that crashes at every point; its server logs the calls."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_a_turn_with_mcp_calls_survives_a_kill_at_every_point(
     interrupted = 0
     for run in runs:
         left, counts = run["left"], run["counts"]
-        assert left["read"] == "1", run  # repeated, if need be
+        assert left["read"] == "1", run  # repeated if necessary
         assert counts["read"] >= 1, run
         assert left["echo"] in ("1", "INTERRUPTED"), run
         assert counts["echo"] <= 1, run  # never twice
         assert left["echo"] != "1" or counts["echo"] == 1, run
         assert left["ask"] in ("weather in Oslo", "INTERRUPTED"), run
-        assert counts["ask"] <= 2, run  # the execution that asks, and the one with the answer
+        assert counts["ask"] <= 2, run  # the execution that asks, and the one that has the answer
         interrupted += "INTERRUPTED" in left.values()
     assert interrupted > 0 or points.step > 1
     assert runs[-1]["left"] == {"read": "1", "echo": "1", "ask": "weather in Oslo"}

@@ -1,4 +1,4 @@
-"""Agents that use the tools of MCP servers, over both revisions of the protocol."""
+"""Agents that use the tools of MCP servers, with both revisions of the protocol."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def _turn(agent: Agent[None, str], store: Any = None) -> Any:
 async def _resumed(session: Session[str]) -> Any:
     """Resume the unfinished turn of a session up to its end, or its next wait."""
     turn = await session.resume()
-    if turn is None:  # the runtime was quicker
+    if turn is None:  # the runtime resumed it first
         turn = session.follow((await session.turns())[-1].turn_id)
     return await turn.settled()
 
@@ -58,7 +58,7 @@ def _results(turn: Any) -> list[ToolMessage]:
     return [one for one in turn.messages if isinstance(one, ToolMessage)]
 
 
-async def _gone(pid: int) -> bool:
+async def _has_ended(pid: int) -> bool:
     for _ in range(300):
         try:
             os.kill(pid, 0)
@@ -96,8 +96,8 @@ def test_a_session_opens_from_the_pin_without_starting_the_server(
     assert not server.connections
 
 
-def test_a_tool_is_not_idempotent_and_destructive_ones_ask_a_person(raw: Raw) -> None:
-    """Ours: annotations of a server can only add restrictions."""
+def test_a_tool_is_not_idempotent_by_default_and_destructive_tools_require_approval(raw: Raw) -> None:
+    """Ours: a server's annotations can only add restrictions."""
     server = raw()
     server.manifests()
     read, wipe = server.resolve("mcp__raw__read"), server.resolve("mcp__raw__wipe")
@@ -108,8 +108,8 @@ def test_a_tool_is_not_idempotent_and_destructive_ones_ask_a_person(raw: Raw) ->
     asyncio.run(server.close())
 
 
-def test_a_users_declaration_wins_over_annotations(raw: Raw) -> None:
-    """Ours: a declaration per tool, per server, or trust in the annotations."""
+def test_the_users_declaration_overrides_annotations(raw: Raw) -> None:
+    """Ours: the user declares a tool or a whole server, or trusts the annotations."""
     rule = auto_approval("kwargs['x'] < 5")
     server = raw(
         trust_annotations=True,
@@ -128,7 +128,7 @@ def test_a_users_declaration_wins_over_annotations(raw: Raw) -> None:
 
 
 def test_only_included_tools_are_offered(raw: Raw) -> None:
-    """Ours: `include=` takes names and patterns."""
+    """Ours: `include=` accepts names and patterns."""
     server = raw(include=["ec*", "wipe"])
     names = {one.name for one in server.manifests()}
     assert {one for one in names if not one.endswith("resources") and "resource" not in one} == {
@@ -138,10 +138,10 @@ def test_only_included_tools_are_offered(raw: Raw) -> None:
     asyncio.run(server.close())
 
 
-def test_an_approval_of_an_mcp_call_outlives_the_process(
+def test_an_approval_of_an_mcp_call_survives_the_process(
     raw: Raw, calling: Calling, ledger: Ledger, tmp_path: Path
 ) -> None:
-    """Ours: a destructive call waits in the store; another runtime makes it once a person agrees."""
+    """Ours: a destructive call waits in the store; another runtime runs it once a person agrees."""
     store = tmp_path / "standfast.db"
     first = raw()
 
@@ -167,7 +167,7 @@ def test_an_approval_of_an_mcp_call_outlives_the_process(
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_question_of_a_server_parks_the_turn_until_a_person_answers(
+def test_a_servers_question_parks_the_turn_until_a_person_answers(
     raw: Raw, calling: Calling, tmp_path: Path, era: str
 ) -> None:
     """Ours: elicitation and `input_required` are waits, answered in another process."""
@@ -182,12 +182,12 @@ def test_a_question_of_a_server_parks_the_turn_until_a_person_answers(
             pid = connection.pid
             assert pid is not None
             [approval] = await runtime.approvals(pending=True)
-            return approval, await _gone(pid)
+            return approval, await _has_ended(pid)
 
     approval, gone = asyncio.run(ask())
     assert approval.reason == "the MCP server raw asks: Which city?"
     assert approval.answer_schema["required"] == ["city"]  # type: ignore[index]
-    assert gone  # a parked turn holds no server
+    assert gone  # a parked turn keeps no server running
 
     async def reply() -> Any:
         async with Runtime(store) as runtime:
@@ -222,10 +222,10 @@ def test_a_server_may_ask_twice_in_one_call(raw: Raw, calling: Calling, era: str
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-def test_a_question_that_is_refused_or_expires_reaches_the_server_as_such(
+def test_the_server_receives_that_its_question_was_declined_or_expired(
     raw: Raw, calling: Calling, era: str, action: str
 ) -> None:
-    """Ours: the server decides how its call ends without an answer, and the model reads that."""
+    """Ours: the server decides how its call ends without an answer, and the model reads the result."""
     clock = FakeClock()
 
     async def run() -> Any:
@@ -245,8 +245,8 @@ def test_a_question_that_is_refused_or_expires_reaches_the_server_as_such(
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("answer", [None, "decline", "cancel"])
-def test_a_person_at_the_call_may_decline_or_cancel(raw: Raw, era: str, answer: str | None) -> None:
-    """Bug: over 2026-07-28 the call failed, and the refusal did not reach the server."""
+def test_the_person_asked_during_a_call_may_decline_or_cancel(raw: Raw, era: str, answer: str | None) -> None:
+    """Bug: with 2026-07-28 the call failed, and the refusal did not reach the server."""
     server = raw(era=era)
 
     async def run() -> Any:
@@ -271,10 +271,10 @@ def _rug_pull(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_server_that_changes_is_called_only_after_a_person_agrees(
+def test_a_changed_server_is_called_only_after_a_person_agrees(
     raw: Raw, calling: Calling, ledger: Ledger, tmp_path: Path, era: str
 ) -> None:
-    """Ours: a changed server (rug pull) is shown and needs approval before any call."""
+    """Ours: a change (rug pull) is shown and needs approval before any call."""
     asyncio.run(_turn(calling(raw(era=era), "read")))
     _rug_pull(tmp_path)
 
@@ -293,7 +293,7 @@ def test_a_server_that_changes_is_called_only_after_a_person_agrees(
 
     turn, catalog = asyncio.run(run())
     [result] = _results(turn)
-    assert result.error is not None  # the tool that was meant is another one now
+    assert result.error is not None  # the tool that the model called has changed
     assert result.error.code == "MCP_SERVER_CHANGED"
     assert ledger() == ["read"]
     assert "mcp__raw__read" not in catalog
@@ -302,10 +302,10 @@ def test_a_server_that_changes_is_called_only_after_a_person_agrees(
     assert ledger() == ["read", "echo"]
 
 
-def test_a_person_who_does_not_agree_to_a_change_stops_every_call(
+def test_rejecting_a_change_stops_every_call(
     raw: Raw, calling: Calling, ledger: Ledger, tmp_path: Path
 ) -> None:
-    """Ours: a refusal pins nothing."""
+    """Ours: a rejected change is not pinned."""
     asyncio.run(_turn(calling(raw(), "read")))
     _rug_pull(tmp_path)
 
@@ -328,7 +328,7 @@ def test_a_person_who_does_not_agree_to_a_change_stops_every_call(
     assert ledger() == ["read"]
 
 
-def test_another_command_is_a_change(raw: Raw, calling: Calling, ledger: Ledger) -> None:
+def test_a_changed_command_is_a_change(raw: Raw, calling: Calling, ledger: Ledger) -> None:
     """Ours: a pin covers the command, its arguments and the names of its variables."""
     asyncio.run(_turn(calling(raw(), "echo")))
     turn = asyncio.run(_turn(calling(raw("--more", env={"TOKEN": "x"}), "echo")))
@@ -338,7 +338,7 @@ def test_another_command_is_a_change(raw: Raw, calling: Calling, ledger: Ledger)
         asyncio.run(raw("--more", env={"TOKEN": "x"}).prompt("review", file="a.py"))
 
 
-def test_tools_that_a_server_adds_reach_the_catalog_if_they_are_not_pinned(
+def test_tools_added_by_a_server_reach_the_catalog_if_tools_are_not_pinned(
     raw: Raw, calling: Calling
 ) -> None:
     """Ours: `list_changed` increments the registry's generation."""
@@ -362,7 +362,7 @@ def test_tools_that_a_server_adds_reach_the_catalog_if_they_are_not_pinned(
 
 
 @pytest.mark.parametrize("media", [(), ("audio/wav",)], ids=["images", "audio as well"])
-def test_images_and_audio_of_a_result_reach_the_model(raw: Raw, media: tuple[str, ...]) -> None:
+def test_images_and_audio_in_a_result_reach_the_model(raw: Raw, media: tuple[str, ...]) -> None:
     """Ours: media that the model accepts is shown, any other content is described."""
     seen: list[Any] = []
 
@@ -387,7 +387,7 @@ def test_images_and_audio_of_a_result_reach_the_model(raw: Raw, media: tuple[str
     assert len(result.attachments) == 2
 
 
-def test_a_failure_of_a_tool_is_its_servers_text(raw: Raw, calling: Calling) -> None:
+def test_a_failed_tool_returns_its_servers_text(raw: Raw, calling: Calling) -> None:
     """Ours: `isError` is a failed call, and output is checked against its schema."""
     turn = asyncio.run(_turn(calling(raw(), "fail", "typed")))
     failed, typed = _results(turn)
@@ -398,10 +398,10 @@ def test_a_failure_of_a_tool_is_its_servers_text(raw: Raw, calling: Calling) -> 
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_output_that_does_not_fit_its_schema_fails_that_call_alone(
+def test_output_that_does_not_match_its_schema_fails_only_that_call(
     raw: Raw, calling: Calling, era: str
 ) -> None:
-    """Ours: structured output is checked, and other calls are not affected."""
+    """Ours: structured output is validated, and other calls are not affected."""
     agent = calling(raw(era=era), ("typed", {"x": 1}), "typed", ("echo", {"x": 2}))
     good, bad, other = _results(asyncio.run(_turn(agent)))
     assert (good.value, other.value) == ({"n": 1}, "2")
@@ -410,7 +410,7 @@ def test_output_that_does_not_fit_its_schema_fails_that_call_alone(
     assert '"none" is not of type' in bad.error.message
 
 
-def test_a_server_sees_the_variables_that_the_user_names(
+def test_a_server_sees_only_the_variables_that_the_user_names(
     raw: Raw, calling: Calling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: the environment has only PATH and the named variables."""
@@ -434,7 +434,7 @@ def test_progress_and_log_messages_are_events(raw: Raw, calling: Calling) -> Non
     assert [(one.kind, one.body["message"]) for one in events] == [("progress", "half"), ("log", "working")]
 
 
-def test_a_server_asks_the_model_only_if_the_user_allows_it(raw: Raw) -> None:
+def test_a_server_may_call_the_model_only_if_the_user_allows_it(raw: Raw) -> None:
     """Ours: sampling is a direct completion, charged to the server in the ledger."""
 
     async def run(server: McpServer, *replies: Any) -> Any:
@@ -450,8 +450,8 @@ def test_a_server_asks_the_model_only_if_the_user_allows_it(raw: Raw) -> None:
     assert asyncio.run(run(raw(sampling=True), "hello you", "done")) == ("hello you", 3)
 
 
-def test_a_list_that_does_not_end_is_given_up(raw: Raw, calling: Calling) -> None:
-    """Ours: every page of a list is read, within a limit."""
+def test_an_endless_list_is_not_read_to_the_end(raw: Raw, calling: Calling) -> None:
+    """Ours: every page of a list is read, up to a limit."""
     listed, echo = _results(asyncio.run(_turn(calling(raw("--endless"), "list_resources", "echo"))))
     assert isinstance(listed.value, list)
     assert [one.get("uri") for one in listed.value] == ["file:///a", "file:///b", "file:///c"]
@@ -459,7 +459,7 @@ def test_a_list_that_does_not_end_is_given_up(raw: Raw, calling: Calling) -> Non
 
 
 def test_resources_and_prompts_are_available(raw: Raw, calling: Calling) -> None:
-    """Ours: resources as tools and attachments, prompts as the input of a turn."""
+    """Ours: resources are tools and attachments, prompts are the input of a turn."""
     server = raw()
     agent = calling(server, "list_resources", ("read_resource", {"uri": "file:///a"}))
     listed, read = _results(asyncio.run(_turn(agent)))
@@ -479,8 +479,8 @@ def test_resources_and_prompts_are_available(raw: Raw, calling: Calling) -> None
     assert prompt == ["Review a.py."]
 
 
-def test_a_server_that_died_is_started_again_for_the_next_call(raw: Raw, calling: Calling) -> None:
-    """Ours: the runtime restarts a server when necessary."""
+def test_a_server_that_died_is_restarted_for_the_next_call(raw: Raw, calling: Calling) -> None:
+    """Ours: the runtime restarts a server if necessary."""
     server = raw()
 
     async def run() -> Any:
@@ -491,7 +491,7 @@ def test_a_server_that_died_is_started_again_for_the_next_call(raw: Raw, calling
             pid = connection.pid
             assert pid is not None
             os.kill(pid, 9)
-            assert await _gone(pid)
+            assert await _has_ended(pid)
             while not connection.closed:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             other = await runtime.session("t", agent=calling(server, "echo", name="other"))
@@ -500,8 +500,8 @@ def test_a_server_that_died_is_started_again_for_the_next_call(raw: Raw, calling
     assert [one.error for one in _results(asyncio.run(run()))] == [None]
 
 
-def test_a_call_that_is_too_slow_costs_itself_only(raw: Raw, calling: Calling) -> None:
-    """Ours: a server that does not answer a ping is ended, and the next call starts another."""
+def test_a_slow_call_affects_only_itself(raw: Raw, calling: Calling) -> None:
+    """Ours: a server that does not answer a ping is stopped, and the next call starts another."""
     server = raw(tools={"slow": McpTool(timeout_ms=300)})
     agent = calling(server, "slow")
     began = time.monotonic()
@@ -531,9 +531,9 @@ def test_closing_the_runtime_ends_the_server_and_its_children(raw: Raw, calling:
         os.kill(pid, 0)
 
 
-def test_each_worker_starts_a_server_of_its_own(raw: Raw, calling: Calling, tmp_path: Path) -> None:
+def test_each_worker_starts_its_own_server(raw: Raw, calling: Calling, tmp_path: Path) -> None:
     """Ours: runtimes over one store, each on its own loop, share no server process."""
-    asyncio.run(_turn(calling(raw(), "echo")))  # pinned
+    asyncio.run(_turn(calling(raw(), "echo")))  # pin the server
     server, pids = raw(), list[int]()
 
     async def work(name: str) -> None:
@@ -574,8 +574,8 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_each_worker_process_starts_a_server_of_its_own(tmp_path: Path) -> None:
-    """Ours: two processes over one store, each with a server that ends with it."""
+def test_each_worker_process_starts_its_own_server(tmp_path: Path) -> None:
+    """Ours: two processes over one store each have a server that ends with them."""
     command = [sys.executable, "-I", "-S", str(Path(__file__).parent / "raw_server.py")]
     workers = [
         interpreters.Interpreter(
@@ -596,14 +596,14 @@ def test_each_worker_process_starts_a_server_of_its_own(tmp_path: Path) -> None:
         for one in workers:
             one.communicate("\n", timeout=60)
         assert [one.returncode for one in workers] == [0, 0]
-        assert all(asyncio.run(_gone(pid)) for pid in pids)
+        assert all(asyncio.run(_has_ended(pid)) for pid in pids)
     finally:
         for one in workers:
             one.kill()
             one.communicate()
 
 
-def test_a_server_that_cannot_be_started_is_named(tmp_path: Path, calling: Calling) -> None:
+def test_a_server_that_cannot_be_started_is_an_error_that_names_it(tmp_path: Path, calling: Calling) -> None:
     """Ours: the error names the server and the reason."""
     missing = McpServer("no-such-command --x", name="gone", data_dir=tmp_path)
     with pytest.raises(Exception, match=r"'mcp:gone'.*cannot be started"):
@@ -613,19 +613,19 @@ def test_a_server_that_cannot_be_started_is_named(tmp_path: Path, calling: Calli
 
 
 @pytest.mark.parametrize("name", ["", "a__b", "a-b", "_a", "x" * 40])
-def test_a_name_that_could_be_taken_for_another_is_refused(name: str) -> None:
+def test_an_ambiguous_server_name_is_refused(name: str) -> None:
     """Ours: tool names say which server they belong to."""
     with pytest.raises(InvalidArgument, match="cannot be the name"):
         McpServer("x", name=name)
 
 
-def test_two_servers_of_one_name_are_refused(raw: Raw) -> None:
+def test_two_servers_with_the_same_name_are_refused(raw: Raw) -> None:
     """Ours: names cannot shadow each other."""
     with pytest.raises(InvalidArgument, match="two tool sources are named"):
         Agent(ScriptedModel([]), tools=[raw(), raw()])
 
 
-def test_code_calls_the_tools_of_a_server(raw: Raw) -> None:
+def test_code_can_call_the_tools_of_a_server(raw: Raw) -> None:
     """Ours: native calls and code use the same tool names."""
     cell = "```python\nfinish(mcp__raw__echo(x=3) + mcp__raw__typed(5)['n'] * '!')\n```"
     agent = Agent(ScriptedModel([cell]), tools=[raw()], protocol="code")
@@ -634,7 +634,7 @@ def test_code_calls_the_tools_of_a_server(raw: Raw) -> None:
     assert turn.output == "3!!!!!"
 
 
-def test_a_sandbox_without_a_model_calls_the_tools_of_a_server(raw: Raw) -> None:
+def test_a_sandbox_without_a_model_can_call_the_tools_of_a_server(raw: Raw) -> None:
     """Ours: `Sandbox(tools=[McpServer(...)])`; closing it ends the server."""
     server = raw()
 
@@ -652,7 +652,7 @@ def test_a_sandbox_without_a_model_calls_the_tools_of_a_server(raw: Raw) -> None
     assert not server.connections
 
 
-def test_a_server_gets_no_more_tokens_than_it_asks_for(raw: Raw) -> None:
+def test_a_server_gets_no_more_tokens_than_it_requested(raw: Raw) -> None:
     """Bug: the `maxTokens` of a sampling request was dropped; a client may sample fewer tokens, not more."""
     calls = {"tool_calls": [{"name": "mcp__raw__sample", "arguments": {}}]}
     asked: list[dict[str, Any]] = []
@@ -670,7 +670,7 @@ def test_a_server_gets_no_more_tokens_than_it_asks_for(raw: Raw) -> None:
     assert [one.get("reasoning") for one in asked] == ["low", None, "low"]
 
 
-def test_an_argument_of_a_prompt_may_be_called_name(raw: Raw) -> None:
+def test_a_prompt_argument_may_be_called_name(raw: Raw) -> None:
     """Bug: `server.prompt("review", name=...)` raised a TypeError."""
 
     async def run() -> Any:
@@ -683,8 +683,8 @@ def test_an_argument_of_a_prompt_may_be_called_name(raw: Raw) -> None:
     assert asyncio.run(run()) == ["Review a.py."]
 
 
-def test_declarations_and_include_count_for_the_tools_that_read_resources(raw: Raw) -> None:
-    """Bug: `tools={"read_resource": ...}` changed nothing, and `include` left both tools in."""
+def test_declarations_and_include_apply_to_the_resource_tools(raw: Raw) -> None:
+    """Bug: `tools={"read_resource": ...}` had no effect, and `include` left both tools in."""
     server = raw(tools={"read_*": McpTool(approval="manual", availability="searchable", timeout_ms=7000)})
     found = {one.name: one for one in server.manifests()}
     assert str(found["mcp__raw__read_resource"].availability) == "searchable"
@@ -698,7 +698,7 @@ def test_declarations_and_include_count_for_the_tools_that_read_resources(raw: R
     assert narrow.resolve("mcp__raw__read_resource") is None
 
 
-def test_descriptions_inside_a_schema_are_cut_and_cleaned(raw: Raw, tmp_path: Path) -> None:
+def test_descriptions_inside_a_schema_are_shortened_and_cleaned(raw: Raw, tmp_path: Path) -> None:
     """Bug: hidden characters in a parameter's description reached the model; its data must not change."""
     hidden = "the city\u202e\U000e0041" + "x" * 9000
     field = {
@@ -742,10 +742,10 @@ def test_a_log_message_during_several_calls_of_a_session_is_an_event(raw: Raw, c
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("accepted", [True, False])
-def test_a_page_that_a_call_needs_parks_the_turn_until_a_person_has_opened_it(
+def test_a_page_that_must_be_opened_parks_the_turn_until_a_person_has_opened_it(
     raw: Raw, calling: Calling, era: str, accepted: bool
 ) -> None:
-    """Bug: the error URLElicitationRequired failed the call, and no person read the address of the page."""
+    """Bug: the error URLElicitationRequired failed the call, and no person saw the address of the page."""
 
     async def run() -> Any:
         async with Runtime() as runtime:
@@ -766,7 +766,7 @@ def test_a_page_that_a_call_needs_parks_the_turn_until_a_person_has_opened_it(
         assert "did not open the page" in result.error.message
 
 
-def test_a_call_without_an_agent_has_the_time_limit_of_its_tool(raw: Raw) -> None:
+def test_a_call_without_an_agent_has_the_timeout_of_its_tool(raw: Raw) -> None:
     """Bug: `server.call`, and so `standfast mcp call`, waited for ever for a server that never answers."""
 
     async def run(server: McpServer) -> None:
@@ -780,8 +780,8 @@ def test_a_call_without_an_agent_has_the_time_limit_of_its_tool(raw: Raw) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
-def test_a_person_who_thinks_longer_than_the_time_limit_may_still_answer(raw: Raw, era: str) -> None:
-    """Ours: the time limit of a call is for the server."""
+def test_a_person_may_answer_after_the_calls_timeout(raw: Raw, era: str) -> None:
+    """Ours: the time-out of a call is for the server."""
 
     def ask(question: Any) -> dict[str, Any]:
         time.sleep(2.2)
@@ -795,7 +795,7 @@ def test_a_person_who_thinks_longer_than_the_time_limit_may_still_answer(raw: Ra
     asyncio.run(run(raw(era=era, timeout_s=2.0)))
 
 
-def test_a_resource_or_a_prompt_that_never_comes_is_an_error(raw: Raw) -> None:
+def test_a_resource_or_prompt_that_never_arrives_is_an_error(raw: Raw) -> None:
     """Bug: `server.resource` and `server.prompt` waited for ever."""
 
     async def run(server: McpServer) -> None:
@@ -832,17 +832,17 @@ print(threads)
 
 
 def test_the_first_call_of_a_process_imports_the_sdk_on_another_thread(tmp_path: Path, raw: Raw) -> None:
-    """Bug: the import, about a second, blocked the runtime's loop, and so every session."""
+    """Bug: the import takes about a second and blocked the runtime's event loop, and so every session."""
     server = raw()
-    server.manifests()  # the pin is there, so that a call is the first to need the SDK
+    server.manifests()  # create the pin first, so that a call is the first to need the SDK
     command = [sys.executable, "-c", _IMPORTS, str(tmp_path / "home"), *server._endpoint.command]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout == "{False}\n", done.stderr
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_an_error_of_a_server_does_not_end_the_connection(raw: Raw, calling: Calling, era: str) -> None:
-    """Bug: -32000, the code of any error of a server, was taken for the end of the connection."""
+def test_an_error_response_does_not_end_the_connection(raw: Raw, calling: Calling, era: str) -> None:
+    """Bug: -32000, a server's general error code, was taken for the end of the connection."""
     server = raw(era=era)
 
     async def run() -> Any:

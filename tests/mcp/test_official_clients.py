@@ -1,4 +1,4 @@
-"""Clients made with the official SDKs of both languages: approvals, the fallback, and restarts."""
+"""Clients written with the official SDKs in both languages: approvals, the fallback, and restarts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ agents = [Agent(ScriptedModel([calls, "It is refunded."], strict=False), name="s
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """The directory of an app, and the URL at which it is served; stdio servers have data of their own."""
+    """Return the directory of an app and the URL at which it is served; stdio servers have their own data."""
     home = tmp_path_factory.mktemp("official")
     (home / "shop.py").write_text(APP)
     with mcp_http_server(home / "data", f"{home / 'shop.py'}:agents") as url:
@@ -45,7 +45,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
 
 
 async def with_python(plan: dict[str, Any]) -> dict[str, Any]:
-    """Carry out a plan with the Python SDK."""
+    """Execute a plan with the Python SDK."""
     asked: list[str] = []
 
     async def elicit(context: object, params: Any) -> types.ElicitResult:
@@ -66,7 +66,7 @@ async def with_python(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 async def with_typescript(plan: dict[str, Any]) -> dict[str, Any]:
-    """Carry out a plan with the TypeScript SDK, in a process of its own."""
+    """Execute a plan with the TypeScript SDK, in its own process."""
     process = await asyncio.create_subprocess_exec(
         str(NODE), str(SCRIPT), json.dumps(plan), stdout=asyncio.subprocess.PIPE
     )
@@ -83,7 +83,7 @@ async def with_typescript(plan: dict[str, Any]) -> dict[str, Any]:
 def test_an_official_client_approves_or_reads_how_to_and_finds_its_turn_after_a_restart(
     served: tuple[Path, str], language: str, transport: str, revision: str
 ) -> None:
-    """Ours: the same key continues the same turn in another client, and on stdio in another server."""
+    """Ours: the same key continues the same turn from another client, and on stdio in another server."""
     home, url = served
     name = f"{language}-{transport}-{revision}"
     command = [sys.executable, "-m", "standfast", "mcp", "stdio", f"{home / 'shop.py'}:agents"]

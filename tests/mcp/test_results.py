@@ -33,7 +33,7 @@ BESIDE = ("swordfish ", "[resource file:///a: a]", "of b", "[image: image/png, 7
 
 
 class Watching(ScriptedModel):
-    """Keeps the requests that it gets."""
+    """A model that stores its requests."""
 
     def __init__(self, replies: list[Any]) -> None:
         super().__init__(replies)
@@ -45,7 +45,7 @@ class Watching(ScriptedModel):
 
 
 class Texts:
-    """Keeps the texts beside a value."""
+    """A store for the texts beside a value."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -92,7 +92,7 @@ def test_other_content_beside_structured_content_reaches_the_model(raw: Raw, era
     assert beside == "\n".join(BESIDE)
 
 
-def test_other_content_of_a_call_that_code_makes_reaches_the_model_with_the_cell(raw: Raw) -> None:
+def test_other_content_of_a_call_from_code_reaches_the_model_with_the_cell(raw: Raw) -> None:
     """Bug: code gets the structure as the value, and the model never read the rest."""
     model = Watching(
         [
@@ -109,7 +109,7 @@ def test_other_content_of_a_call_that_code_makes_reaches_the_model_with_the_cell
     assert cell.value["result"] == [{"name": "mcp__raw__rich", "texts": list(BESIDE)}]
 
 
-def test_other_content_reaches_a_model_that_has_code_as_a_tool(raw: Raw) -> None:
+def test_other_content_reaches_a_model_that_uses_code_as_a_tool(raw: Raw) -> None:
     """Ours: `CodeMode` shows a cell as the code protocol does."""
     code = {"name": "run_code", "arguments": {"code": "mcp__raw__rich()['cents']"}}
     model = Watching([{"tool_calls": [code]}, "done"])
@@ -163,8 +163,8 @@ def test_secrets_are_removed_from_text_beside_a_value_in_code(raw: Raw) -> None:
     assert "swordfish" not in shown
 
 
-def test_the_output_budget_counts_text_beside_a_value(raw: Raw) -> None:
-    """Ours: one result stays within the budget, and can be read back whole."""
+def test_the_output_budget_includes_text_beside_a_value(raw: Raw) -> None:
+    """Ours: one result stays within the budget, and can be read back completely."""
     model = Watching([_calls("rich", x=2000), "done"])
     agent = Agent(model, tools=[raw()], plugins=[ToolOutputBudget(max_bytes=1000)])
     result = _result(asyncio.run(_turn(agent)))
@@ -175,7 +175,7 @@ def test_the_output_budget_counts_text_beside_a_value(raw: Raw) -> None:
     assert result.attachments[-1].size > 20_000
 
 
-def test_text_beside_a_value_is_cut(raw: Raw) -> None:
+def test_text_beside_a_value_is_truncated(raw: Raw) -> None:
     """Ours: the size is limited; a long text does not fail a call that succeeded."""
     model = Watching([_calls("rich", x=20_000), "done"])
     result = _result(asyncio.run(_turn(Agent(model, tools=[raw()]))))
@@ -226,7 +226,7 @@ def test_text_that_repeats_the_structure_is_dropped(structured: Any, text: str) 
 @pytest.mark.parametrize(
     "text", ["found 1", '{"a": 2}', '{"a": 1} and more', "[" * 100_000, '{"a": 1, "b": 2}', "NaN", "\ud800"]
 )
-def test_text_that_says_more_than_the_structure_is_kept(text: str) -> None:
+def test_text_that_differs_from_the_structure_is_kept(text: str) -> None:
     """Ours: text is compared as JSON; anything else is kept as text."""
     result = CallToolResult.model_construct(
         content=[_Block(type="text", text=text)], structured_content={"a": 1}, is_error=False
@@ -241,7 +241,7 @@ class _Block(msgspec.Struct):
     text: str
 
 
-def test_without_a_turn_the_value_is_all_there_is() -> None:
+def test_without_a_turn_only_the_value_is_returned() -> None:
     """Ours: `McpServer.call` and sandboxes without a model return only the value."""
     result = CallToolResult.model_validate(
         {"content": [{"type": "text", "text": "more"}], "structuredContent": {"a": 1}}
@@ -249,8 +249,8 @@ def test_without_a_turn_the_value_is_all_there_is() -> None:
     assert result_value("s", result, RunContext(None)) == {"a": 1}
 
 
-def test_a_failure_without_a_text_says_its_structure() -> None:
-    """Ours: the model reads the reason of a failure, even if it is only in structured content."""
+def test_a_failure_without_text_shows_its_structure() -> None:
+    """Ours: the model reads the reason for a failure, even if it is only in structured content."""
     result = CallToolResult.model_validate(
         {"content": [], "structuredContent": {"reason": "closed"}, "isError": True}
     )
@@ -258,7 +258,7 @@ def test_a_failure_without_a_text_says_its_structure() -> None:
         result_value("s", result, RunContext(None))
 
 
-def test_a_journal_without_texts_is_read_as_before() -> None:
+def test_a_journal_without_texts_is_still_readable() -> None:
     """Ours: entries and messages of earlier versions have no texts, and keep their bytes."""
     old = b'{"type":"tool_settled","at_ms":1,"call_id":2,"value":{"a":1}}'
     read = msgspec.json.decode(old, type=ToolSettled)

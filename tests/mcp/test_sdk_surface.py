@@ -1,7 +1,7 @@
-"""What Standfast uses of the MCP SDK beyond its public interface, in one list.
+"""The parts of the MCP SDK that Standfast uses beyond its public interface, in one list.
 
-If one of these fails after an upgrade of the SDK, read the named module before anything else: the tests of
-behaviour fail in ways that are hard to read then.
+If one of these fails after an upgrade of the SDK, read the named module first: the tests of
+behaviour then fail in ways that are hard to interpret.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OAUTH = {
 
 
 @pytest.mark.parametrize("name", OAUTH)
-def test_the_sdk_signs_in_by_the_methods_that_ours_extends(name: str) -> None:
+def test_the_sdk_signs_in_with_the_methods_that_we_override(name: str) -> None:
     """Ours: the SDK has no public way to renew a token before asking a person."""
     method: Any = getattr(OAuthClientProvider, name, None)
     assert method is not None, f"OAuthClientProvider.{name} is gone: see mcp/sign_in.py"
@@ -42,8 +42,8 @@ def test_a_server_of_the_sdk_has_a_low_level_server() -> None:
     assert hasattr(MCPServer("x"), "_lowlevel_server"), "see mcp/joined.py"
 
 
-def test_nothing_else_private_of_the_sdk_is_used() -> None:
-    """Ours: the client over stdio once replaced `Client._connect`; its transport is public now."""
+def test_no_other_private_part_of_the_sdk_is_used() -> None:
+    """Ours: the stdio client once replaced `Client._connect`; its transport is public now."""
     found = {
         (file.name, name)
         for file in SOURCE.glob("*.py")

@@ -1,4 +1,4 @@
-"""Standfast as an MCP server, with the official SDK as its client, over both revisions."""
+"""Standfast as an MCP server, with the official SDK as its client, in both revisions."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _text(result: Any) -> str:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", REVISIONS)
-def test_code_runs_for_a_client_and_calls_the_users_tools(app: Path, mode: str) -> None:
+def test_a_client_can_run_code_that_calls_the_users_tools(app: Path, mode: str) -> None:
     """Ours: run_code, validate_code, sessions and snapshots are tools; variables persist in a session."""
 
     async def work(client: Client) -> None:
@@ -113,8 +113,8 @@ def test_code_runs_for_a_client_and_calls_the_users_tools(app: Path, mode: str) 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", REVISIONS)
 @pytest.mark.parametrize("approve", [True, False])
-def test_an_approval_is_a_question_to_the_clients_person(app: Path, mode: str, approve: bool) -> None:
-    """Ours: the question is `input_required` or an elicitation, and the person's decision is recorded."""
+def test_an_approval_is_a_question_to_the_clients_user(app: Path, mode: str, approve: bool) -> None:
+    """Ours: the question is `input_required` or an elicitation, and the user's decision is recorded."""
     asked: list[str] = []
 
     def answer(params: Any) -> types.ElicitResult:
@@ -138,7 +138,7 @@ def test_an_approval_is_a_question_to_the_clients_person(app: Path, mode: str, a
 
 
 def _decide(command: str, app: Path, **replaced: str) -> None:
-    """Run the command of a result, in the home of another store."""
+    """Run the command from a result, with the home directory of another store."""
     words = [replaced.get(word, word) for word in shlex.split(command)]
     interpreters.run(
         [sys.executable, "-m", "standfast", *words[words.index("approvals") :]],
@@ -151,7 +151,7 @@ def _decide(command: str, app: Path, **replaced: str) -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", REVISIONS)
-def test_a_client_that_cannot_ask_reads_how_to_answer_a_question(app: Path, mode: str) -> None:
+def test_a_client_that_cannot_ask_gets_the_command_that_answers_a_question(app: Path, mode: str) -> None:
     """Bug: the command lacked the store and, for a question, its answer and the schema."""
     app.write_text(ASKING_APP)
     request = {"prompt": "Book", "key": "k1"}
@@ -167,7 +167,9 @@ def test_a_client_that_cannot_ask_reads_how_to_answer_a_question(app: Path, mode
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", REVISIONS)
-def test_a_client_that_cannot_ask_reads_how_to_decide_and_finds_the_turn_again(app: Path, mode: str) -> None:
+def test_a_client_that_cannot_ask_gets_the_command_that_decides_and_can_find_the_turn_again(
+    app: Path, mode: str
+) -> None:
     """Ours: the key finds the turn after the client was disconnected and a person decided elsewhere."""
     request = {"prompt": "Refund A1", "key": "k1"}
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of `standfast mcp http`."""
+    """Start `standfast mcp http` and return its URL."""
     with mcp_http_server(tmp_path_factory.mktemp("home")) as address:
         yield address
 
@@ -47,7 +47,7 @@ async def _result(url: str, mode: str, code: str, session: str) -> Any:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-def test_clients_of_both_revisions_run_code(url: str, mode: str) -> None:
+def test_clients_of_both_revisions_can_run_code(url: str, mode: str) -> None:
     """Ours: sessions of the sandbox are independent of connections."""
     asyncio.run(_result(url, mode, "x = 20", mode))
     assert asyncio.run(_result(url, mode, "x + 1", mode)) == 21
@@ -87,7 +87,7 @@ HOSTILE: dict[str, tuple[dict[str, str | None], bytes, int]] = {
         400,
     ),
 }
-"""Requests of clients, by what is wrong with them, and their status."""
+"""Invalid requests by their fault, with the expected status."""
 
 
 @pytest.mark.parametrize("behaviour", HOSTILE)
@@ -99,7 +99,7 @@ def test_a_hostile_client_is_refused_and_others_are_served(url: str, behaviour: 
         try:
             assert client.post(url, content=body, headers=headers).status_code == expected
         except httpx2.TransportError:
-            assert behaviour == "a huge body"  # the server need not read it to the end
+            assert behaviour == "a huge body"  # the server need not read it completely
     assert asyncio.run(_result(url, "legacy", "1 + 1", "others")) == 2
 
 
@@ -117,7 +117,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a snapshot that does not exist": ("restore_session", {"snapshot_id": "none"}, "INVALID_ARGUMENT"),
     "a run that does not exist": ("resume_run", {"session": "none"}, "SESSION_NOT_FOUND"),
 }
-"""Calls of clients, by what is wrong with them, and the code of their failure."""
+"""Invalid calls by their fault, with the expected error code."""
 
 
 @pytest.mark.parametrize("behaviour", CALLS)
@@ -137,8 +137,8 @@ def test_a_hostile_call_fails_with_its_code(url: str, behaviour: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["standfast://sessions/../../etc/passwd", "file:///etc/passwd", "x"])
-def test_a_resource_outside_of_the_sessions_is_refused(url: str, uri: str) -> None:
-    """Ours: the table of hostile clients; nothing but sessions can be read."""
+def test_a_resource_outside_the_sessions_is_refused(url: str, uri: str) -> None:
+    """Ours: the table of hostile clients; only sessions can be read."""
 
     async def run() -> None:
         async with _client(url, "auto") as client:
@@ -149,7 +149,7 @@ def test_a_resource_outside_of_the_sessions_is_refused(url: str, uri: str) -> No
     asyncio.run(run())
 
 
-def test_a_client_on_stdio_that_sends_noise_is_served(tmp_path: Path) -> None:
+def test_a_stdio_client_that_sends_garbage_is_still_served(tmp_path: Path) -> None:
     """Ours: the table of hostile clients: invalid input is skipped, and the end of input ends the server."""
     hello = json.dumps(_CALL).encode()
     noise = b"\xff\xfe\n" + b"{\n" + b"[" * 50_000 + b"\n" + b'{"jsonrpc": "2.0"}\n'
@@ -165,14 +165,14 @@ def test_a_client_on_stdio_that_sends_noise_is_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS"])
-def test_no_method_works_without_the_token(url: str, method: str) -> None:
+def test_no_http_method_works_without_the_token(url: str, method: str) -> None:
     """Ours: every route requires a credential."""
     with httpx2.Client() as client:
         assert client.request(method, url).status_code == 401
         assert client.request(method, url.removesuffix("mcp")).status_code == 401
 
 
-def test_a_client_that_leaves_in_mid_call_leaves_the_server_working(url: str) -> None:
+def test_a_client_that_disconnects_during_a_call_leaves_the_server_working(url: str) -> None:
     """Ours: a run is independent of its client."""
 
     async def run() -> None:

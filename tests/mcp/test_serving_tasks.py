@@ -27,7 +27,7 @@ class TaskRequest(types.Request[dict[str, Any], str]):
 
 
 class AnyResult(types.Result):
-    """Whatever comes back."""
+    """Any result."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -129,7 +129,7 @@ def test_an_agent_is_a_task_whose_questions_the_client_answers(
 
 
 def test_a_task_survives_its_process(tmp_path: Path) -> None:
-    """Ours: any process over the store can answer for a task."""
+    """Ours: any process over the store can serve a task."""
 
     async def ask(client: Client, runtime: Runtime) -> str:
         made = await _ask(client)
@@ -146,7 +146,7 @@ def test_a_task_survives_its_process(tmp_path: Path) -> None:
     assert _serve(tmp_path / "s.db", decide)["result"]["content"][0]["text"] == "It is done."
 
 
-def test_a_task_that_is_cancelled_says_so(tmp_path: Path) -> None:
+def test_a_cancelled_task_has_the_status_cancelled(tmp_path: Path) -> None:
     """Ours: `tasks/cancel` ends the turn."""
 
     async def work(client: Client, runtime: Runtime) -> None:
@@ -154,7 +154,7 @@ def test_a_task_that_is_cancelled_says_so(tmp_path: Path) -> None:
         await _until(client, task_id, "input_required")
         await _request(client, "tasks/cancel", taskId=task_id)
         assert (await _until(client, task_id, "cancelled")).keys().isdisjoint({"result", "inputRequests"})
-        await _request(client, "tasks/cancel", taskId=task_id)  # once more does no harm
+        await _request(client, "tasks/cancel", taskId=task_id)  # cancelling again does no harm
 
     _serve(tmp_path / "s.db", work)
 
@@ -174,8 +174,8 @@ def test_a_client_that_cannot_ask_reads_what_the_task_waits_for(tmp_path: Path) 
     _serve(tmp_path / "s.db", work, elicits=False)
 
 
-def test_tasks_are_only_for_clients_that_declare_them(tmp_path: Path) -> None:
-    """Ours: SEP-2663, other methods need the declaration, and an unknown task is an invalid parameter."""
+def test_tasks_are_only_for_clients_that_declare_support(tmp_path: Path) -> None:
+    """Ours: SEP-2663, the methods need the declaration, and an unknown task is an invalid parameter."""
 
     async def plain(client: Client, runtime: Runtime) -> None:
         said = await client.session.call_tool("ask_support", {"prompt": "x"}, allow_input_required=True)
@@ -226,7 +226,7 @@ def test_histories_artefacts_and_traces_are_resources(tmp_path: Path) -> None:
     _serve(tmp_path / "s.db", work, trace=str(tmp_path / "trace.jsonl"))
 
 
-def test_the_prompts_of_an_agent_are_the_servers(tmp_path: Path) -> None:
+def test_the_servers_prompts_are_those_of_its_agents(tmp_path: Path) -> None:
     """Ours: `Agent(prompts={...})` defines prompts; other braces are text."""
 
     async def work(client: Client, runtime: Runtime) -> None:
@@ -244,7 +244,7 @@ def test_the_prompts_of_an_agent_are_the_servers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prompts", [{"a b": "x"}, {"a": ""}, {"a": 5}, "text"])
-def test_what_cannot_be_a_prompt_is_refused(prompts: Any) -> None:
-    """Ours: a mistake is reported when the agent is made."""
+def test_an_invalid_prompt_is_refused(prompts: Any) -> None:
+    """Ours: the mistake is reported when the agent is created."""
     with pytest.raises(InvalidArgument):
         Agent(ScriptedModel([]), prompts=prompts)

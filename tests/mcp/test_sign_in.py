@@ -1,4 +1,4 @@
-"""Signing in to MCP servers: a real authorization server, credentials at rest, and servers that lie."""
+"""Signing in to MCP servers: a real authorization server, stored credentials, and servers that lie."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def issuer() -> Iterator[AuthServer]:
 
 @pytest.fixture
 def guarded(issuer: AuthServer, tmp_path: Path) -> Callable[..., McpServer]:
-    """Make a client of the guarded server, as a process of its own would."""
+    """Return a function that makes a client of the guarded server, as a separate process would."""
 
     def make(**options: Any) -> McpServer:
         return McpServer(f"{issuer.url}/mcp", name="shop", data_dir=tmp_path, connect_s=120, **options)
@@ -41,7 +41,7 @@ def guarded(issuer: AuthServer, tmp_path: Path) -> Callable[..., McpServer]:
 
 
 def run(server: McpServer, *works: Any) -> list[Any]:
-    """Await what each of *works* returns, one after the other, and close the server."""
+    """Await the result of each of *works* in turn, and close the server."""
 
     async def each() -> list[Any]:
         try:
@@ -63,7 +63,7 @@ def test_without_a_person_the_error_says_how_to_sign_in(
     assert set(issuer.seen) == {"401"}
 
 
-def test_a_person_signs_in_once_and_every_process_is_signed_in(
+def test_after_one_sign_in_every_process_is_signed_in(
     issuer: AuthServer, guarded: Callable[..., McpServer], tmp_path: Path
 ) -> None:
     """Ours: credentials outlive the process, encrypted and readable only by their owner."""
@@ -79,10 +79,10 @@ def test_a_person_signs_in_once_and_every_process_is_signed_in(
 
 
 @pytest.mark.parametrize("known_to_the_client", [True, False])
-def test_an_expired_token_is_renewed_where_it_was_issued(
+def test_an_expired_token_is_renewed_by_its_issuer(
     issuer: AuthServer, guarded: Callable[..., McpServer], tmp_path: Path, known_to_the_client: bool
 ) -> None:
-    """Ours: a token is renewed when it expires or on a 401; the rotated refresh token is kept."""
+    """Ours: a token is renewed when it expires or on a 401; the rotated refresh token is stored."""
     server, file = guarded(), CredentialFile(tmp_path, "shop", f"{issuer.url}/mcp")
     run(server, lambda: server.sign_in(visit))
     for expected in (1, 2):
@@ -95,7 +95,7 @@ def test_an_expired_token_is_renewed_where_it_was_issued(
     assert issuer.seen["authorize"] == 1
 
 
-def test_more_scopes_are_asked_for_when_a_tool_needs_them(
+def test_more_scopes_are_requested_when_a_tool_needs_them(
     issuer: AuthServer, guarded: Callable[..., McpServer]
 ) -> None:
     """Ours: step-up: without a person the error names the scopes; with one, earlier scopes are kept."""
@@ -128,10 +128,10 @@ def test_signing_out_revokes_the_tokens_and_removes_the_file(
         run(server, server.advertised)
 
 
-def test_a_page_that_returns_with_another_state_is_ignored(
+def test_a_redirect_with_another_state_is_ignored(
     issuer: AuthServer, guarded: Callable[..., McpServer]
 ) -> None:
-    """Ours: another page in the browser can send a code to the port, which must be ignored."""
+    """Ours: another page in the browser can send a code to the port."""
 
     async def attacked(address: str) -> None:
         back = parse_qs(urlsplit(address).query)["redirect_uri"][0]
@@ -145,8 +145,8 @@ def test_a_page_that_returns_with_another_state_is_ignored(
     assert run(server, lambda: server.sign_in(attacked)) == [True]
 
 
-def test_a_person_who_refuses_ends_the_attempt(issuer: AuthServer, guarded: Callable[..., McpServer]) -> None:
-    """Ours: the error is that of the sign-in page."""
+def test_a_person_who_refuses_ends_the_sign_in(issuer: AuthServer, guarded: Callable[..., McpServer]) -> None:
+    """Ours: the error is the one from the sign-in page."""
 
     async def refuse(address: str) -> None:
         asked = parse_qs(urlsplit(address).query)
@@ -182,7 +182,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("lie", HOSTILE)
 def test_hostile_metadata_is_refused(issuer: AuthServer, guarded: Callable[..., McpServer], lie: str) -> None:
-    """Ours: nothing is sent to an unchecked address, and no token is kept."""
+    """Ours: nothing is sent to an unchecked address, and no token is stored."""
     issuer.resource, issuer.metadata, reason = HOSTILE[lie]
     server = guarded()
     with pytest.raises(McpServerFailed, match=reason):
@@ -216,10 +216,10 @@ ADDRESSES = {
         ("http://here.example/mcp", "https://login.example/token", "93.184.216.35"),
     ],
 )
-def test_metadata_leads_only_to_addresses_that_its_server_may_name(
+def test_metadata_may_only_refer_to_addresses_that_its_server_may_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, target: str, expected: str | None
 ) -> None:
-    """Ours: metadata cannot forge requests, and the connection goes to the checked address."""
+    """Ours: metadata cannot forge requests, and the connection is made to the checked address."""
     monkeypatch.setattr(sign_in_module, "system_addresses", lambda host, port: ADDRESSES[host])
     auth = sign_in_module.SignIn("shop", server, McpSignIn(), CredentialFile(tmp_path, "shop", server))
     request = httpx2.Request("POST", target)
@@ -232,7 +232,7 @@ def test_metadata_leads_only_to_addresses_that_its_server_may_name(
             asyncio.run(auth._admitted(request))
 
 
-def test_credentials_open_only_for_their_server_url_and_key(
+def test_credentials_can_be_decrypted_only_for_their_server_url_and_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: a file that is copied to another server, or opened with another key, is refused."""
@@ -252,7 +252,7 @@ def test_credentials_open_only_for_their_server_url_and_key(
         file.read()
 
 
-def test_the_key_is_in_the_keyring_if_there_is_one_else_in_a_file_apart_from_the_data(
+def test_the_key_is_in_the_keyring_or_in_a_file_apart_from_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: a copy of the data directory cannot be decrypted."""

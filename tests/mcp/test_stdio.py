@@ -1,4 +1,4 @@
-"""Servers that are child processes: their limits, their jail, and what one session leaves to another."""
+"""Servers that are child processes: their limits, their jail, and the isolation of sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from standfast.sandbox.cpython.jail import jail_report
 
 Raw = Callable[..., McpServer]
 OWN = [sys.prefix, sys.base_prefix, str(Path(__file__).parent)]
-"""What the raw server's program needs to start."""
+"""The paths that the raw server's program needs to start."""
 
 
 def _used(server: McpServer, code: str) -> Any:
@@ -33,7 +33,7 @@ def _used(server: McpServer, code: str) -> Any:
     return asyncio.run(run())
 
 
-def test_limits_hold_for_a_server_and_its_children(raw: Raw) -> None:
+def test_limits_apply_to_a_server_and_its_children(raw: Raw) -> None:
     """Ours: limits are set before the program starts, so no child escapes them."""
     code = (
         "import resource as r, subprocess as s, sys\n"
@@ -46,7 +46,7 @@ def test_limits_hold_for_a_server_and_its_children(raw: Raw) -> None:
 
 
 @pytest.mark.skipif(jail_report("bubblewrap").kind is None, reason="there is no bubblewrap here")
-def test_a_jailed_server_sees_what_the_user_names(raw: Raw, tmp_path: Path) -> None:
+def test_a_jailed_server_sees_only_what_the_user_names(raw: Raw, tmp_path: Path) -> None:
     """Ours: other files, processes and the network do not exist for it."""
     secret, shared = tmp_path / "secret.txt", tmp_path / "shared"
     secret.write_text("x")
@@ -72,7 +72,7 @@ def test_a_jailed_server_sees_what_the_user_names(raw: Raw, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(jail_report("bubblewrap").kind is None, reason="there is no bubblewrap here")
-def test_a_jailed_server_reads_a_named_file_under_tmp(raw: Raw, tmp_path: Path) -> None:
+def test_a_jailed_server_can_read_a_named_file_under_tmp(raw: Raw, tmp_path: Path) -> None:
     """Bug: the jail's own `/tmp` hid named files there, such as an interpreter."""
     named = tmp_path / "named.txt"
     named.write_text("read")
@@ -83,7 +83,7 @@ def test_a_jailed_server_reads_a_named_file_under_tmp(raw: Raw, tmp_path: Path) 
     assert _used(server, f"out = open({str(named)!r}).read()") == "read"
 
 
-def test_a_jail_can_be_written_in_mcp_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jail_can_be_configured_in_mcp_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: a server that cannot be jailed is not started."""
     file = tmp_path / "mcp.json"
     text = '{"mcpServers": {"a": {"command": "true", "standfast": {"jail": {"readable": %s}}}}}'
@@ -102,7 +102,7 @@ def test_a_jail_can_be_written_in_mcp_json(tmp_path: Path, monkeypatch: pytest.M
     jail_report.cache_clear()
 
 
-def test_two_sessions_of_different_servers_share_nothing(raw: Raw, tmp_path: Path) -> None:
+def test_sessions_with_different_servers_share_nothing(raw: Raw, tmp_path: Path) -> None:
     """Ours: neither the environment nor the prompt of a session has data of another's server."""
     prompts: list[str] = []
 
@@ -151,10 +151,10 @@ def test_two_sessions_of_different_servers_share_nothing(raw: Raw, tmp_path: Pat
         ("http://127.0.0.1:9/mcp", "cannot be used: All connection attempts failed", "check the URL"),
     ],
 )
-def test_a_server_that_does_not_start_is_an_error_that_says_what_to_do(
+def test_a_server_that_does_not_start_is_an_error_with_a_hint(
     tmp_path: Path, target: Any, said: str, hint: str
 ) -> None:
-    """Bug: most read `failed: MCPError: Connection closed`, with words of the server as the hint."""
+    """Bug: most messages were `failed: MCPError: Connection closed`, with the server's output as the hint."""
     server = McpServer(target, name="gone", data_dir=tmp_path, connect_s=0.5 if "60" in target[-1] else 30)
     with pytest.raises(McpServerFailed, match=f"'gone' {said}") as caught:
         asyncio.run(server.advertised())

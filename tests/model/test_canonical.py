@@ -44,8 +44,8 @@ from standfast.model.message import ToolMessage
     ],
     ids=lambda item: str(item)[:20],
 )
-def test_canonical_json_is_sorted_compact_and_shortest(value: object, written: bytes) -> None:
-    """Ours: SPEC §3. The seed takes whatever serde_json writes."""
+def test_canonical_json_is_sorted_compact_and_minimal(value: object, written: bytes) -> None:
+    """Ours: SPEC §3. The seed accepts whatever serde_json writes."""
     assert canonical_json(value) == written
 
 
@@ -70,7 +70,7 @@ def _deep() -> list[Any]:
     ],
     ids=lambda item: str(type(item).__name__),
 )  # fmt: skip
-def test_what_is_not_json_raises_and_never_digests_as_empty(value: object) -> None:
+def test_a_value_that_is_not_json_raises_and_never_digests_as_empty(value: object) -> None:
     """Ours: the seed's unwrap_or_default digests a failure as the empty string."""
     for encode in (canonical_json, digest_json, to_json):
         with pytest.raises(InvalidArgument) as caught:
@@ -78,8 +78,8 @@ def test_what_is_not_json_raises_and_never_digests_as_empty(value: object) -> No
         assert caught.value.code == "INVALID_ARGUMENT"
 
 
-def test_digests_are_lower_case_hex_sha3_256() -> None:
-    """Seed: Sha3_256, checked against the published answers of the empty message and of "abc"."""
+def test_digests_are_lowercase_hex_sha3_256() -> None:
+    """Seed: Sha3_256, checked against the published digests of the empty message and of "abc"."""
     assert digest_bytes(b"") == "a7ffc6f8bf1ed76651c14756a061d662f580ff4de43b49fa82d80a4b80f8434a"
     assert digest_bytes(b"abc") == "3a985da74fe225b2045c172d6bd390bd855f086e3e9d525b46bfe24511431532"
     assert digest_json({"b": 1, "a": 2}) == hashlib.sha3_256(b'{"a":2,"b":1}').hexdigest()
@@ -108,8 +108,8 @@ def test_encoding_is_stable_and_loses_nothing(value: Any) -> None:
 
 
 @given(_json | st.dictionaries(st.one_of(st.text(), st.integers(), st.booleans(), st.none()), _json))
-def test_small_values_come_out_as_large_ones_do(value: Any) -> None:
-    """Ours: what is certainly JSON is encoded in one go, and that must not show."""
+def test_small_and_large_values_are_encoded_alike(value: Any) -> None:
+    """Ours: a value that is certainly JSON is encoded in one call, with the same result."""
 
     def outcome(given: Any) -> Any:
         try:
@@ -125,8 +125,8 @@ def test_small_values_come_out_as_large_ones_do(value: Any) -> None:
         assert (small[0], small[1] + len("[,[0") + 2 * 99 + len("]]")) == (large[0][0], large[1])
 
 
-def test_what_is_returned_shares_nothing_with_what_was_given() -> None:
-    """Ours: values cross the sandbox's border by value."""
+def test_the_returned_value_shares_nothing_with_the_given_one() -> None:
+    """Ours: values cross the sandbox boundary by value."""
     inner = [1]
     clean, _ = to_json({"a": inner})
     inner.append(2)
@@ -135,7 +135,7 @@ def test_what_is_returned_shares_nothing_with_what_was_given() -> None:
 
 @pytest.mark.parametrize(("levels", "deeper"), [(1, False), (128, False), (129, True), (900, True)])
 def test_depth_counts_lists_and_objects(levels: int, deeper: bool) -> None:
-    """Ours: what is stored can be read again under any call stack."""
+    """Ours: a stored value can be read again at any depth of the call stack."""
     value: object = "end"
     for number in range(levels):
         value = [value] if number % 2 else {"in": value}

@@ -22,8 +22,8 @@ from standfast.model.capability import is_python_identifier
 
 
 @pytest.mark.parametrize("name", ["fetch_json", "_x", "f1", "F", "match", "case", "_", "x" * 200])
-def test_an_ascii_identifier_is_a_capability_name(name: str) -> None:
-    """Seed: is_python_identifier. Ours: soft keywords are fine, Python allows them as names."""
+def test_an_ascii_identifier_is_a_valid_capability_name(name: str) -> None:
+    """Seed: is_python_identifier. Ours: soft keywords are allowed, as in Python."""
     assert Capability(name=name, description="").name == name
 
 
@@ -39,8 +39,8 @@ def test_a_name_that_guest_code_cannot_call_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(dir(builtins)) - {"_"}))
-def test_a_name_of_a_built_in_is_refused(name: str) -> None:
-    """Ours: SPEC §3; a tool called print would change what guest code means."""
+def test_the_name_of_a_built_in_is_refused(name: str) -> None:
+    """Ours: SPEC §3; a tool named print would change the meaning of guest code."""
     with pytest.raises(InvalidToolName):
         Capability(name=name, description="")
 
@@ -63,7 +63,9 @@ _REPEATABLE = {"none": True, "read": True}
 
 
 @pytest.mark.parametrize("effect", list(SideEffect))
-def test_only_none_and_read_are_idempotent_by_default_however_a_contract_is_made(effect: SideEffect) -> None:
+def test_only_none_and_read_are_idempotent_by_default_however_a_contract_is_created(
+    effect: SideEffect,
+) -> None:
     """Bug: `Capability(side_effect="external_system")` was idempotent, so a crash repeated a payment."""
     by_default = _REPEATABLE.get(effect, False)
     written = {"name": "f", "description": "", "side_effect": str(effect)}
@@ -85,7 +87,7 @@ def _pay() -> None:
     """Pay."""
 
 
-def test_any_change_of_a_contract_changes_its_digest() -> None:
+def test_any_change_to_a_contract_changes_its_digest() -> None:
     """Ours: approvals and snapshots are bound to the whole contract."""
     base = Capability(name="f", description="d")
     others = [
@@ -133,7 +135,7 @@ def test_a_registry_lists_its_tools_by_name() -> None:
     assert len(registry) == 2
 
 
-def test_an_unknown_tool_is_answered_with_a_close_one() -> None:
+def test_an_unknown_tool_is_refused_with_a_close_match() -> None:
     """Ours: SPEC §5, close matches in the hint."""
     registry = ToolRegistry([_registered("refund_order", "x")])
     with pytest.raises(UnknownTool) as caught:

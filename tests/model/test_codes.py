@@ -1,4 +1,4 @@
-"""Codes, their statuses, and the exceptions that carry them."""
+"""Error codes, their statuses, and the exceptions that have them."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ ROWS = [(code, status) for status, codes in TABLE.items() for code in codes.spli
 
 
 @pytest.mark.parametrize(("code", "status"), ROWS)
-def test_every_code_means_the_status_of_the_table(code: str, status: str) -> None:
+def test_every_code_has_the_status_in_the_table(code: str, status: str) -> None:
     """Ours: the value is stable across versions."""
     assert Code(code) == code
     assert status_of_code(code) == status
     assert RunStatus(status)
 
 
-def test_there_are_no_codes_besides_those_of_the_table() -> None:
-    """Ours: a code that is released stays, so each is added on purpose."""
+def test_there_are_no_codes_outside_the_table() -> None:
+    """Ours: a released code stays, so each is added on purpose."""
     assert {str(code) for code in Code} == {code for code, _ in ROWS} == set(STATUS_OF_CODE)
 
 
-def test_the_codes_of_turns_are_others_than_those_of_runs() -> None:
-    """Ours: one code has one meaning, in turns as in runs."""
+def test_codes_of_turns_differ_from_codes_of_runs() -> None:
+    """Ours: one code has one meaning."""
     assert not set(TurnCode) & set(Code)
 
 
-def test_a_code_of_a_tools_own_is_a_runtime_error() -> None:
-    """Seed: ToolError carries any code."""
+def test_a_tools_own_code_is_a_runtime_error() -> None:
+    """Seed: ToolError may have any code."""
     assert status_of_code("OUT_OF_STOCK") == "runtime_error"
 
 
@@ -75,8 +75,8 @@ def test_an_exception_and_its_error_object_are_two_views_of_one_thing() -> None:
     assert ToolError("OUT_OF_STOCK", "none left").error_object().code == "OUT_OF_STOCK"
 
 
-def test_every_exception_class_of_ours_hangs_in_the_tree_and_has_a_known_code() -> None:
-    """Ours: the tree in the docstring of errors.py is the whole of it."""
+def test_every_exception_class_is_in_the_tree_and_has_a_known_code() -> None:
+    """Ours: the tree in the docstring of errors.py is complete."""
     found = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert len(found) > 20
     for kind in found:
@@ -85,12 +85,12 @@ def test_every_exception_class_of_ours_hangs_in_the_tree_and_has_a_known_code() 
         assert kind.__name__ in (errors.__doc__ or "")
 
 
-def test_the_hint_of_a_missing_session_names_the_command_that_lists_them() -> None:
+def test_the_hint_for_a_missing_session_names_the_command_that_lists_sessions() -> None:
     """Bug: it named a command that listed sessions of another kind."""
     assert "`standfast sessions list`" in str(errors.SessionNotFound("x"))
 
 
-def test_every_exception_of_the_package_is_in_the_module_of_errors() -> None:
+def test_every_exception_of_the_package_is_defined_in_errors() -> None:
     """Ours: all errors are imported from one place; a private one never leaves its module."""
     for path in ROOT.rglob("*.py"):
         for made in re.findall(r"^class (\w+)\((\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
@@ -102,8 +102,8 @@ def test_every_exception_of_the_package_is_in_the_module_of_errors() -> None:
 
 @pytest.mark.slow  # the first case parses the package
 @pytest.mark.parametrize("code", [*Code, *TurnCode])
-def test_every_code_is_reported_somewhere(code: Code | TurnCode) -> None:
-    """Ours: a code that nothing reports is noise. Code names it, or makes an error of a class that has it."""
+def test_every_code_is_raised_somewhere(code: Code | TurnCode) -> None:
+    """Ours: an unused code is noise. Code names it, or creates an error of a class that has it."""
     kinds = {kind.__name__ for kind in _tree() if kind.__dict__.get("code") == code}
     assert {code.name, *kinds} & _reported()
 
@@ -123,7 +123,7 @@ def _tree(kind: type[StandfastError] = StandfastError) -> Iterator[type[Standfas
 
 @functools.cache
 def _parsed() -> dict[Path, ast.Module]:
-    """Return the package without `testing` and Google's client, as Google has codes of these names."""
+    """Return the package without `testing` and Google's client, as Google has codes with the same names."""
     left_out = {"testing", "google"}
     paths = [path for path in ROOT.rglob("*.py") if not left_out & set(path.relative_to(ROOT).parts)]
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
@@ -131,7 +131,7 @@ def _parsed() -> dict[Path, ast.Module]:
 
 @functools.cache
 def _reported() -> set[str]:
-    """Return the codes named outside `errors`, other than to compare them, and the classes called."""
+    """Return the codes named outside `errors`, except in comparisons, and the classes called."""
     found: set[str] = set()
     for path, tree in _parsed().items():
         if path.parent.name == "errors":
@@ -160,7 +160,7 @@ def _last_name(node: ast.expr) -> str:
 
 @functools.cache
 def _texts() -> dict[str, list[str]]:
-    """Return the texts of the package, docstrings excepted, by the words in them."""
+    """Return the strings of the package, except docstrings, by the words in them."""
     found: dict[str, list[str]] = defaultdict(list)
     for path, tree in _parsed().items():
         documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}

@@ -1,4 +1,4 @@
-"""Session ids are checked wherever they come from."""
+"""Session ids are validated wherever they come from."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_any_other_session_id_is_refused_on_construction(value: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 7, b"a", ["a"]])
 def test_a_session_id_that_is_not_text_is_refused(value: object) -> None:
-    """Ours: ids are text."""
+    """Ours: ids are strings."""
     with pytest.raises(InvalidSessionId):
         SessionId(value)  # type: ignore[arg-type]
 
@@ -43,7 +43,7 @@ def test_the_default_session_is_called_default() -> None:
 
 @pytest.mark.parametrize("value", BAD)
 def test_decoding_checks_session_ids_too(value: str) -> None:
-    """Ours: SPEC §3 wants the check on every decode, where the seed has none."""
+    """Ours: SPEC §3 requires the check on every decode, where the seed has none."""
     approval = {
         "approval_id": "apr_1", "state": "pending", "session_id": value, "capability": "f", "args": [],
         "kwargs": {}, "requested_at": 0, "expires_at": 1, "binding": "b", "run_id": "r", "call_id": 0,
@@ -69,21 +69,21 @@ def test_constructing_a_request_checks_its_session_id() -> None:
 @pytest.mark.parametrize(
     "text", [*BAD, "user@example.com/42", "x" * 1000, "\ud800", "-" * 65, "ok-" + "0" * 32, "中文"]
 )
-def test_any_text_makes_a_valid_id_and_always_the_same_one(text: str) -> None:
-    """Ours: products have ids of their own: addresses, paths, numbers of tickets."""
+def test_any_text_yields_a_valid_id_and_always_the_same_one(text: str) -> None:
+    """Ours: products have their own ids: addresses, paths, ticket numbers."""
     made = session_id_from(text)
     assert SessionId(made) == made == session_id_from(text)
     assert made != text
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_a_valid_id_is_its_own(text: str) -> None:
-    """Ours: a program that has valid ids already keeps its sessions."""
+def test_a_valid_id_is_returned_unchanged(text: str) -> None:
+    """Ours: a program that already has valid ids keeps its sessions."""
     assert session_id_from(text) == text
 
 
-def test_texts_that_look_alike_have_ids_of_their_own() -> None:
-    """Ours: one user must not land in the session of another."""
+def test_similar_texts_yield_different_ids() -> None:
+    """Ours: one user must not end up in another user's session."""
     texts = ["a@b", "a/b", "a b", "a.b", "a-b", "a--b", "A@b", "", " ", "x" * 100, "x" * 101, "é", "e\u0301"]
     made = [session_id_from(text) for text in texts]
     assert len(set(made)) == len(texts)
@@ -97,7 +97,7 @@ def test_the_readable_part_of_the_text_is_kept() -> None:
         session_id_from(42)  # type: ignore[arg-type]
 
 
-def test_the_error_of_a_bad_id_names_the_helper() -> None:
+def test_the_error_for_an_invalid_id_names_the_helper() -> None:
     """Ours: a hint is an instruction."""
     with pytest.raises(InvalidSessionId, match=r"session_id_from\(text\)"):
         SessionId("user@example.com")

@@ -1,4 +1,4 @@
-"""The published JSON Schemas: what the files say is what the types accept."""
+"""The published JSON Schemas: the files accept exactly what the types accept."""
 
 from __future__ import annotations
 
@@ -426,15 +426,15 @@ _IN_MEMORY = {
 """Values that stay in the process: they are never encoded, so they have no schema."""
 
 
-def test_the_files_are_what_the_types_make() -> None:
-    """Ours: published schemas never lag behind; `python -m standfast.model.schemas DIR` renews them."""
+def test_the_schema_files_are_up_to_date() -> None:
+    """Ours: `python -m standfast.model.schemas DIR` regenerates them."""
     stored = {path.name: path.read_text(encoding="utf-8") for path in _FILES.iterdir()}
     assert stored == {name: render(schema) for name, schema in all_schemas().items()}
 
 
 @pytest.mark.parametrize("name", PUBLIC_VALUES)
-def test_a_schema_stands_alone_and_is_valid(name: str) -> None:
-    """Ours: each file can be used without any other, and says which dialect it is in."""
+def test_each_schema_is_self_contained_and_valid(name: str) -> None:
+    """Ours: each file can be used without any other, and names its dialect."""
     schema = schema_of(name)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["$id"].startswith("standfast:")
@@ -444,14 +444,14 @@ def test_a_schema_stands_alone_and_is_valid(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLIC_VALUES)
-def test_an_encoded_value_fits_its_schema(name: str) -> None:
-    """Ours: what the codec writes is what the schema promises."""
+def test_an_encoded_value_matches_its_schema(name: str) -> None:
+    """Ours: the codec writes what the schema promises."""
     encoded = json.loads(msgspec.json.encode(_EXAMPLES[name]))
     jsonschema_rs.validator_for(schema_of(name)).validate(encoded)
 
 
 @pytest.mark.parametrize("name", _REFUSED)
-def test_a_value_that_does_not_decode_does_not_fit_either(name: str) -> None:
+def test_a_value_that_cannot_be_decoded_does_not_match_its_schema_either(name: str) -> None:
     """Ours: the schema refuses what the codec refuses."""
     assert not jsonschema_rs.validator_for(schema_of(name)).is_valid(_REFUSED[name])
     with pytest.raises((msgspec.ValidationError, standfast.StandfastError)):
@@ -459,20 +459,20 @@ def test_a_value_that_does_not_decode_does_not_fit_either(name: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "a b", "a/b", "x" * 65, "é", "a\n", "..", 7, None])
-def test_a_bad_session_id_does_not_fit(bad: object) -> None:
-    """Seed: ids match ^[a-zA-Z0-9_-]{1,64}$ on every way in."""
+def test_an_invalid_session_id_does_not_match_the_schema(bad: object) -> None:
+    """Seed: ids match ^[a-zA-Z0-9_-]{1,64}$ wherever they come in."""
     assert not jsonschema_rs.validator_for(schema_of("SessionId")).is_valid(bad)
 
 
 def test_every_public_value_of_the_package_has_a_schema() -> None:
-    """Ours: a value that is added to the package's front is published, too."""
+    """Ours: a value that is added to the public package is published, too."""
     assert set(_EXAMPLES) == set(PUBLIC_VALUES)
     values = {name for name in standfast.__all__ if _is_value(getattr(standfast, name))}
     assert values <= set(PUBLIC_VALUES) | _IN_MEMORY
 
 
 def test_the_command_writes_the_files_and_removes_stale_ones(tmp_path: Path) -> None:
-    """Ours: renewing the directory leaves nothing behind of values that are gone."""
+    """Ours: regenerating the directory removes the schemas of values that no longer exist."""
     (tmp_path / "gone.json").write_text("{}")
     done = subprocess.run(
         [sys.executable, "-m", "standfast.model.schemas", str(tmp_path)], capture_output=True, text=True
@@ -481,8 +481,8 @@ def test_the_command_writes_the_files_and_removes_stale_ones(tmp_path: Path) -> 
     assert {path.name for path in tmp_path.iterdir()} == set(all_schemas())
 
 
-def test_the_command_needs_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
-    """Bug: `--help` was taken for a directory and written."""
+def test_the_command_requires_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bug: `--help` was taken for a directory and created."""
     for arguments in ([], ["--help"], ["one", "two"]):
         assert main(arguments) == 2
         assert "usage:" in capsys.readouterr().err

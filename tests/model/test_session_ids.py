@@ -1,4 +1,4 @@
-"""Every value of the package that carries a session id checks it, however it is decoded."""
+"""Every value of the package that has a session id validates it, however it is decoded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import standfast
 from standfast.errors import InvalidSessionId
 
 IDS: Final = ("session_id", "parent_session_id", "forked_from")
-"""How the fields are called that hold a session id."""
+"""The names of fields that hold a session id."""
 GOOD: Final = "agent-123_ok"
 IN_MEMORY: Final = {
     "DepsContext", "FinishedTurn", "FrameSwitchedTurn", "Lease", "ModelRequest", "PluginActionContext",
@@ -22,12 +22,12 @@ IN_MEMORY: Final = {
     "SessionRestored", "SessionRow", "SessionSetup", "StoppedTurn", "SubagentContext", "TurnAbout",
     "TurnFinalized", "TurnPersisted", "Under", "WaitingTurn", "Work", "WriteScope", "_TurnFacts",
 }  # fmt: skip
-"""Values that are made of checked ones in the same process, and are never decoded."""
+"""Values that are made from validated ones in the same process, and are never decoded."""
 BAD: Final = ("bad/slash", "a\n", "x" * 65, "é", "../x", "a\0")
 
 
 def _structs() -> list[type[msgspec.Struct]]:
-    """Every Struct of the package, once each."""
+    """Return every Struct of the package."""
     for module in pkgutil.walk_packages(standfast.__path__, "standfast."):
         if ".cpython.guest" not in module.name and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -41,20 +41,20 @@ def _structs() -> list[type[msgspec.Struct]]:
 
 
 def _holders() -> list[tuple[type[msgspec.Struct], str]]:
-    """The Structs that can be decoded, with each field that holds a session id."""
+    """Return the Structs that can be decoded, with each field that holds a session id."""
     return [
         (one, name)
         for one in _structs()
         for name in IDS
         if name in one.__struct_fields__
         and one.__name__ not in IN_MEMORY
-        and one.__module__ != "standfast.plugins.contexts"  # given to hooks, never decoded
+        and one.__module__ != "standfast.plugins.contexts"  # passed to hooks, never decoded
         and _is_plain(one)
     ]
 
 
 def _is_plain(kind: type[msgspec.Struct]) -> bool:
-    """Whether values of the type are data all through: others are never stored or sent."""
+    """Return whether values of the type are pure data: others are never stored or sent."""
     try:
         _sample(inspect.type_info(kind))
     except (NameError, NotImplementedError, TypeError):  # it holds objects of the runtime
@@ -63,7 +63,7 @@ def _is_plain(kind: type[msgspec.Struct]) -> bool:
 
 
 def _sample(kind: inspect.Type) -> Any:
-    """Some JSON that can be decoded as *kind*, with every field of a struct that has no default."""
+    """Return JSON that can be decoded as *kind*, with every field of a struct that has no default."""
     match kind:
         case inspect.Metadata(type=inner):
             return _sample(inner)
@@ -98,10 +98,10 @@ def _sample(kind: inspect.Type) -> Any:
 
 @pytest.mark.parametrize(("kind", "field"), _holders(), ids=lambda one: getattr(one, "__name__", one))
 @pytest.mark.parametrize("codec", [msgspec.json, msgspec.msgpack], ids=["json", "msgpack"])
-def test_decoding_a_value_with_a_session_id_checks_the_id(
+def test_decoding_a_value_with_a_session_id_validates_the_id(
     kind: type[msgspec.Struct], field: str, codec: Any
 ) -> None:
-    """Bug: turns, segments, leases, requests and trace records were decoded with any text for an id."""
+    """Bug: turns, segments, leases, requests and trace records were decoded with any string as an id."""
     given = _sample(inspect.type_info(kind))
     decoded = codec.decode(codec.encode({**given, **_ids(kind), field: GOOD}), type=kind)
     assert getattr(decoded, field) == GOOD
@@ -111,7 +111,7 @@ def test_decoding_a_value_with_a_session_id_checks_the_id(
 
 
 def _ids(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """The ids that the type requires, all good."""
+    """Return the ids that the type requires, all valid."""
     return {
         field.encode_name: GOOD
         for field in msgspec.structs.fields(kind)
@@ -119,8 +119,8 @@ def _ids(kind: type[msgspec.Struct]) -> dict[str, str]:
     }
 
 
-def test_the_values_that_are_stored_and_sent_are_among_those_that_were_found() -> None:
-    """Ours: the walk must not come back with nothing."""
+def test_stored_and_sent_values_are_among_those_found() -> None:
+    """Ours: the search must not be empty."""
     found = {kind.__name__ for kind, _ in _holders()}
     assert found >= {
         "Approval", "AssembledTurn", "FromSession", "PruneRequest", "QueuedInput", "RunRequest",
@@ -130,6 +130,6 @@ def test_the_values_that_are_stored_and_sent_are_among_those_that_were_found() -
 
 
 def test_a_trace_record_without_a_session_is_decoded() -> None:
-    """Ours: records without a session are traced too."""
+    """Ours: records without a session are traced, too."""
     kind = next(one for one in _structs() if one.__name__ == "TraceRecord")
     assert msgspec.json.decode(b'{"at_ms": 1, "name": "x"}', type=kind).session_id == ""  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What model calls used: sums, costs, and limits on them."""
+"""Usage of model calls: sums, costs, and limits."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _usages = st.builds(Usage, **dict.fromkeys(Usage.__struct_fields__, _numbers))
 
 @given(st.lists(_usages, max_size=6))
 def test_sums_are_exact_in_every_field(usages: list[Usage]) -> None:
-    """Ours: a ledger of a million small costs is their sum, to the last digit."""
+    """Ours: the sum of a million small costs is exact to the last digit."""
     total = sum(usages, Usage())
     for name in Usage.__struct_fields__:
         assert getattr(total, name) == sum(getattr(one, name) for one in usages)
 
 
 def test_the_cost_in_dollars_is_exact() -> None:
-    """Ours: Decimal, so that a caller need not guess what a float means."""
+    """Ours: it is a Decimal, so that a caller need not guess what a float means."""
     assert Usage(cost_nano_usd=2_100_000).cost_usd == Decimal("0.0021")
     assert Usage(cost_nano_usd=10**18 + 1).cost_usd == Decimal("1000000000.000000001")
     assert Usage().cost_usd == 0
@@ -39,20 +39,20 @@ def test_the_cost_in_dollars_is_exact() -> None:
         (Usage(calls=3, priced=2, cost_nano_usd=5), False),
     ],
 )
-def test_a_cost_that_is_not_known_does_not_look_free(usage: Usage, known: bool) -> None:
+def test_an_unknown_cost_does_not_look_free(usage: Usage, known: bool) -> None:
     """Ours: usage stored by an earlier version has no price, and is marked so."""
     assert usage.cost_is_known is known
 
 
-def test_a_ledger_line_keeps_how_many_of_its_calls_are_priced() -> None:
-    """Ours: a line is known in full, in part or not at all."""
+def test_a_ledger_line_has_the_number_of_its_priced_calls() -> None:
+    """Ours: the cost of a line is known completely, partly or not at all."""
     priced = UsageEntry(source="turn", model="m", usage=Usage(calls=1, priced=1, cost_nano_usd=7))
     unpriced = UsageEntry(source="turn", model="m", usage=Usage(calls=1, input=3))
     (line,) = add_to_ledger((priced,), (unpriced,))
     assert line.usage == Usage(calls=2, priced=1, cost_nano_usd=7, input=3)
 
 
-def test_what_was_written_before_there_were_prices_can_be_read() -> None:
+def test_records_from_before_prices_can_be_read() -> None:
     """Ours: records of earlier versions stay readable."""
     assert msgspec.json.decode(b'{"input":3,"calls":1}', type=Usage) == Usage(input=3, calls=1)
     assert msgspec.json.encode(Usage(input=3, calls=1)) == b'{"input":3,"calls":1}'
@@ -68,12 +68,12 @@ def test_what_was_written_before_there_were_prices_can_be_read() -> None:
         (10**13, "$10,000.00"),
     ],
 )
-def test_amounts_are_written_without_needless_zeros(nano: int, words: str) -> None:
-    """Ours: small amounts are the usual ones."""
+def test_amounts_are_formatted_without_unnecessary_zeros(nano: int, words: str) -> None:
+    """Ours: most amounts are small."""
     assert dollars(nano) == words
 
 
-def test_limits_on_money_survive_a_journal() -> None:
+def test_cost_limits_survive_the_journal() -> None:
     """Ours: they are stored with the turn."""
     limits = UsageLimits(max_cost_usd=0.1, max_calls=3, max_retry_wait_ms=0)
     stored = msgspec.json.encode(limits)

@@ -1,4 +1,4 @@
-"""The names and values that go over the wire are the seed's."""
+"""The names and values on the wire are the seed's."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ FIELDS: list[tuple[type[msgspec.Struct], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "values"), ENUMS, ids=lambda item: getattr(item, "__name__", ""))
-def test_enums_are_written_in_the_seeds_snake_case(kind: type[enum.Enum], values: list[str]) -> None:
+def test_enums_are_encoded_in_the_seeds_snake_case(kind: type[enum.Enum], values: list[str]) -> None:
     """Seed: rename_all = snake_case, in the seed's order. Ours: "typescript", not "type_script"."""
     assert [msgspec.json.decode(msgspec.json.encode(member)) for member in kind] == values
 
@@ -75,7 +75,7 @@ def test_structs_have_exactly_the_seeds_fields(kind: type[msgspec.Struct], names
     assert list(kind.__struct_encode_fields__) == names.split()
 
 
-def test_session_limits_default_to_the_seeds() -> None:
+def test_session_limits_have_the_seeds_defaults() -> None:
     """Seed: SessionLimits::default."""
     assert msgspec.to_builtins(SessionLimits()) == {
         "memory_mb": 64,
@@ -87,8 +87,8 @@ def test_session_limits_default_to_the_seeds() -> None:
     }
 
 
-def test_capability_limits_default_to_the_seeds() -> None:
-    """Seed: CapabilityLimits::default. Ours: who calls decides about the time-out, 5 s or 60 s."""
+def test_capability_limits_have_the_seeds_defaults() -> None:
+    """Seed: CapabilityLimits::default. Ours: the kind of caller decides the time-out, 5 s or 60 s."""
     assert msgspec.to_builtins(CapabilityLimits()) == {
         "timeout_ms": None,
         "max_request_bytes": 1_048_576,
@@ -98,7 +98,7 @@ def test_capability_limits_default_to_the_seeds() -> None:
     }
 
 
-def test_a_capability_defaults_to_the_seeds_contract() -> None:
+def test_a_capability_has_the_seeds_defaults() -> None:
     """Seed: Capability::new."""
     assert msgspec.to_builtins(Capability(name="f", description="d")) == {
         "name": "f",
@@ -112,7 +112,7 @@ def test_a_capability_defaults_to_the_seeds_contract() -> None:
     }
 
 
-def test_requests_results_and_metadata_default_to_the_seeds() -> None:
+def test_requests_results_and_metadata_have_the_seeds_defaults() -> None:
     """Seed: the Default impls. Ours: figures that were not measured are null, not zero."""
     assert msgspec.to_builtins(RunRequest()) == {
         "session_id": "default",
@@ -156,14 +156,14 @@ def test_requests_results_and_metadata_default_to_the_seeds() -> None:
         (auto_approval("args[0] < 5"), b'{"auto":{"rule":"args[0] < 5"}}'),
     ],
 )
-def test_an_approval_policy_is_written_as_the_seed_writes_it(policy: object, written: bytes) -> None:
+def test_an_approval_policy_is_encoded_as_in_the_seed(policy: object, written: bytes) -> None:
     """Seed: serde writes unit variants as strings and Auto as an object with its rule."""
     capability = Capability(name="f", description="", approval_policy=policy)  # type: ignore[arg-type]
     assert msgspec.json.encode(capability.approval_policy) == written
     assert msgspec.json.decode(msgspec.json.encode(capability), type=Capability) == capability
 
 
-def test_a_diagnostic_reports_an_error_with_everything_it_has() -> None:
+def test_a_diagnostic_contains_everything_an_error_has() -> None:
     """Seed: Diagnostic::error."""
     error = ErrorObject(code="X", message="m").with_hint("h").with_span(Span(line=2, column=3))
     assert Diagnostic.error(error) == Diagnostic(
@@ -171,7 +171,7 @@ def test_a_diagnostic_reports_an_error_with_everything_it_has() -> None:
     )
 
 
-def test_a_failed_result_has_its_status_and_its_error_as_a_diagnostic() -> None:
+def test_a_failed_result_has_a_status_and_its_error_as_a_diagnostic() -> None:
     """Seed: RunResult::error."""
     result = RunResult.failed(ErrorObject(code="TIMEOUT_CPU", message="m"), stdout="out")
     assert (result.status, result.result, result.stdout) == (RunStatus.TIMEOUT, None, "out")
@@ -193,13 +193,13 @@ def test_a_failed_result_has_its_status_and_its_error_as_a_diagnostic() -> None:
     ],
     ids=str,
 )
-def test_limits_that_cannot_be_limits_are_refused(wrong: dict[str, object]) -> None:
-    """Ours: the seed's fields are unsigned; a limit of nothing at all is a mistake, not a wish."""
+def test_invalid_limits_are_refused(wrong: dict[str, object]) -> None:
+    """Ours: the seed's fields are unsigned; a limit of zero is a mistake in most of them."""
     with pytest.raises(InvalidArgument):
         SessionLimits(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_stack_depth_past_sixteen_bits_is_refused_on_construction_as_on_decoding() -> None:
+def test_a_stack_depth_beyond_16_bits_is_refused_on_construction_and_decoding() -> None:
     """Seed: max_stack_depth is a u16. Ours: construction checks what decoding checks."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(b'{"max_stack_depth":70000}', type=SessionLimits)
@@ -207,14 +207,14 @@ def test_a_stack_depth_past_sixteen_bits_is_refused_on_construction_as_on_decodi
         SessionLimits(max_stack_depth=70_000)
 
 
-def test_no_external_calls_and_no_output_are_limits_one_may_set() -> None:
-    """Ours: zero is a limit where nothing is a sensible amount."""
+def test_zero_external_calls_and_zero_output_are_valid_limits() -> None:
+    """Ours: zero is valid where none at all is a sensible amount."""
     limits = SessionLimits(max_external_calls=0, max_stdout_bytes=0)
     assert msgspec.json.decode(msgspec.json.encode(limits), type=SessionLimits) == limits
 
 
-def test_a_limit_that_does_not_exist_is_refused_when_decoding() -> None:
-    """Ours: a misspelt limit must not silently be no limit."""
+def test_an_unknown_limit_is_refused_when_decoding() -> None:
+    """Ours: a misspelt limit must not be silently ignored."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(b'{"memory": 5}', type=SessionLimits)
 
@@ -228,6 +228,6 @@ def test_an_input_whose_name_is_not_an_identifier_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 2**32])
 def test_a_timeout_outside_its_range_is_refused(timeout_ms: int) -> None:
-    """Ours: a timeout of nothing is a mistake."""
+    """Ours: a time-out of zero is a mistake."""
     with pytest.raises(InvalidArgument):
         RunRequest(timeout_ms=timeout_ms)

@@ -1,4 +1,4 @@
-"""Lets the tests of protocols share what those of the runtime have."""
+"""Makes the helpers of the runtime's tests importable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time-outs of calls, which the turn's loop enforces."""
+"""Time-outs of calls, which the turn's event loop enforces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Handler:
         self.expired = 0
 
     def abandon(self) -> None:
-        """Do nothing: no handler runs."""
+        """Do nothing; no handler runs."""
 
 
 def _dispatcher(running: _Handler, left: float) -> Any:
@@ -33,7 +33,9 @@ def _dispatcher(running: _Handler, left: float) -> Any:
 
 
 @pytest.mark.parametrize(("left", "is_set_again"), [(0.002, True), (0.0, False)])
-def test_a_timer_that_rings_early_is_set_again_and_no_other(left: float, is_set_again: bool) -> None:
+def test_a_timer_that_fires_early_is_set_again_but_an_overdue_call_expires(
+    left: float, is_set_again: bool
+) -> None:
     """Bug: converting the large result of a finished call blocked the loop."""
 
     async def main() -> None:
@@ -50,7 +52,7 @@ def test_a_timer_that_rings_early_is_set_again_and_no_other(left: float, is_set_
 
 
 def test_one_timer_serves_all_calls_of_a_turn() -> None:
-    """Ours: the timer fires for the call that is due first, whichever began first."""
+    """Ours: the timer fires for the call that is due first, whichever started first."""
 
     async def main() -> None:
         calls = RunningCalls()

@@ -1,4 +1,4 @@
-"""Contracts that take arguments by position, called natively."""
+"""Contracts with positional arguments, called natively."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def result_of(messages: Sequence[Any]) -> ToolMessage:
 
 
 @pytest.mark.parametrize("arguments", [{"args": [1, "x", None]}, {"args": []}, {}])
-def test_the_default_contract_takes_arguments_in_a_native_call(arguments: dict[str, Any]) -> None:
+def test_the_default_contract_accepts_arguments_in_a_native_call(arguments: dict[str, Any]) -> None:
     """Bug: a tool with `{"type": "array"}`, the seed's default schema, got no arguments."""
     seen: list[Any] = []
     agent = Agent(ScriptedModel([asks(arguments), "end"]), tools=[adder(seen)])
@@ -71,8 +71,8 @@ def test_the_default_contract_takes_arguments_in_a_native_call(arguments: dict[s
         ({}, "1 item"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_in_words_that_help(arguments: Any, words: str) -> None:
-    """Ours: native calls are checked like those of code, and the error shows the right form."""
+def test_invalid_arguments_are_refused_with_a_helpful_message(arguments: Any, words: str) -> None:
+    """Ours: native calls are validated like those of code, and the error shows the right form."""
     seen: list[Any] = []
     contract = {"input_schema": {**SCHEMA, "$defs": TO}}
     result = asyncio.run(
@@ -85,7 +85,7 @@ def test_arguments_that_do_not_fit_are_refused_in_words_that_help(arguments: Any
 
 
 class ListeningModel(ScriptedModel):
-    """A model that answers once and keeps the request."""
+    """A model that answers once and stores the request."""
 
     def __init__(self) -> None:
         super().__init__(["end"])
@@ -103,7 +103,7 @@ def request_with(**contract: Any) -> ModelRequest:
     return model.requests[0]
 
 
-def test_the_schema_that_is_sent_is_an_objects() -> None:
+def test_the_schema_sent_to_the_model_is_an_object() -> None:
     """Bug: providers refuse schemas other than objects, and got the array; references must still resolve."""
     (made,) = request_with(input_schema={**SCHEMA, "$defs": TO}).tools
     assert made.input_schema["type"] == "object"
@@ -111,7 +111,7 @@ def test_the_schema_that_is_sent_is_an_objects() -> None:
     assert (made.input_schema["required"], made.input_schema["$defs"]) == (["args"], TO)
 
 
-def test_a_contract_by_name_is_sent_as_it_is() -> None:
+def test_a_contract_with_named_arguments_is_sent_unchanged() -> None:
     """Ours: only positional contracts are converted."""
     by_name = {"type": "object", "properties": {"args": {"type": "array"}}}
     (made,) = request_with(input_schema=by_name).tools
@@ -123,7 +123,7 @@ def test_a_contract_by_name_is_sent_as_it_is() -> None:
     [AnthropicDialect(), GoogleDialect(), OpenAIDialect(), OpenAICompatibleDialect(ChatHost())],
     ids=lambda one: type(one).__name__,
 )
-def test_every_vendor_is_sent_the_object(dialect: Any) -> None:
+def test_every_vendor_receives_the_object_schema(dialect: Any) -> None:
     """Bug: two dialects sent a tool without parameters, and one the array that its API refuses."""
     request = request_with(input_schema={**SCHEMA, "$defs": TO})
     sent = dialect.call(PreparedRequest("m", request, read_settings({}), {}, "http://127.0.0.1")).body
@@ -152,7 +152,7 @@ def manual(protocol: str, seen: list[Any], args: list[int]) -> Agent[Any, Any]:
 @pytest.mark.parametrize("protocol", ["standard", "code"])
 @pytest.mark.parametrize("edited", [None, [7, 8], []])
 @pytest.mark.parametrize("asked", [[1, 2], []])
-def test_an_approval_of_a_positional_call_is_the_same_however_it_was_made(
+def test_approving_a_positional_call_works_the_same_for_native_calls_and_code(
     protocol: str, edited: list[int] | None, asked: list[int]
 ) -> None:
     """Bug: a person could not give arguments to a call that had none.
@@ -181,10 +181,10 @@ def test_an_approval_of_a_positional_call_is_the_same_however_it_was_made(
 
 
 @pytest.mark.parametrize("edited", [{"x": 1}, {"args": 7}, {"args": [7], "x": 1}])
-def test_edited_arguments_that_are_not_a_list_are_refused_and_the_approval_stays(
+def test_edited_arguments_that_are_not_a_list_are_refused_and_the_approval_stays_open(
     edited: dict[str, Any],
 ) -> None:
-    """Ours: the error shows the person the right form, and the person decides again."""
+    """Ours: the error shows the right form, and the person can decide again."""
     seen: list[Any] = []
 
     async def main() -> None:
@@ -201,8 +201,8 @@ def test_edited_arguments_that_are_not_a_list_are_refused_and_the_approval_stays
 
 
 @pytest.mark.parametrize("asked", [[1, 2], []])
-def test_a_program_without_the_agent_may_edit_the_arguments(tmp_path: Path, asked: list[int]) -> None:
-    """Ours: a process that lacks the contract records the decision, and one that has it executes the call."""
+def test_a_process_without_the_agent_may_edit_the_arguments(tmp_path: Path, asked: list[int]) -> None:
+    """Ours: a process without the contract records the decision, and one that has it executes the call."""
     seen: list[Any] = []
     agent = manual("standard", seen, asked)
 

@@ -17,7 +17,7 @@ from standfast.runtime.result import TurnResult
 
 
 def run(place: Place, *replies: Any, tools: list[Any], deps: Any = None) -> TurnResult[Any]:
-    """Take one turn with a scripted model and return its result."""
+    """Run one turn with a scripted model and return its result."""
 
     async def main() -> TurnResult[Any]:
         async with place.runtime() as runtime:
@@ -37,10 +37,10 @@ def outcome_of(place: Place, function: Any, **arguments: Any) -> Any:
 # Kinds of tools
 
 
-def test_tools_run_on_threads_of_their_own_unless_they_are_declared_to_run_on_the_loop(
+def test_tools_run_on_their_own_threads_unless_declared_to_run_on_the_loop(
     memory: Place,
 ) -> None:
-    """Seed: sync functions run in a thread. Ours: async ones as well, so that none can block the runtime."""
+    """Seed: sync functions run in a thread. Ours: async ones do, too, so that none can block the runtime."""
     where: dict[str, int] = {}
 
     def plain() -> None:
@@ -61,7 +61,7 @@ def test_tools_run_on_threads_of_their_own_unless_they_are_declared_to_run_on_th
     assert where["coroutine"] != threading.get_ident()
 
 
-def test_plain_functions_of_one_reply_run_at_once(memory: Place) -> None:
+def test_sync_functions_of_one_reply_run_concurrently(memory: Place) -> None:
     """Seed: the native calls of a reply run concurrently."""
     barrier = threading.Barrier(3, timeout=5)
 
@@ -73,7 +73,7 @@ def test_plain_functions_of_one_reply_run_at_once(memory: Place) -> None:
     assert results(result.messages) == [0, 1, 2]
 
 
-def test_results_carry_the_ids_that_the_model_gave(memory: Place) -> None:
+def test_results_have_the_models_call_ids(memory: Place) -> None:
     """Ours: a provider can match each result with its call."""
 
     def look() -> str:
@@ -85,7 +85,7 @@ def test_results_carry_the_ids_that_the_model_gave(memory: Place) -> None:
     assert [(one.call_id, one.provider_id) for one in answers] == [(1, "call_a"), (2, "call_b")]
 
 
-def test_one_name_may_be_asked_for_many_times(memory: Place) -> None:
+def test_one_tool_may_be_called_several_times_in_a_reply(memory: Place) -> None:
     """Ours: results are matched to calls by id, not by name."""
 
     async def echo(number: int) -> int:
@@ -97,7 +97,7 @@ def test_one_name_may_be_asked_for_many_times(memory: Place) -> None:
     assert len(result.calls) == 50
 
 
-# What the model asks for wrongly
+# Invalid requests of the model
 
 
 def test_an_unknown_tool_is_an_error_for_the_model(memory: Place) -> None:
@@ -116,7 +116,9 @@ def test_an_unknown_tool_is_an_error_for_the_model(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["not json", "[1]", '"x"', "5", "null", '{"key": ', '{"a": NaN}'])
-def test_arguments_that_are_not_an_object_are_never_read_as_none(memory: Place, arguments: str) -> None:
+def test_arguments_that_are_not_an_object_are_never_taken_for_empty_ones(
+    memory: Place, arguments: str
+) -> None:
     """Seed: arguments that are not JSON are an error for the model, never `{}`."""
     ran: list[str] = []
 
@@ -131,7 +133,7 @@ def test_arguments_that_are_not_an_object_are_never_read_as_none(memory: Place, 
     assert (asked.tool_calls[0].raw, asked.tool_calls[0].arguments) == (arguments, None)
 
 
-def test_no_arguments_at_all_are_no_arguments(memory: Place) -> None:
+def test_an_empty_text_means_no_arguments(memory: Place) -> None:
     """Ours: some models send an empty text for a tool without parameters."""
 
     def note() -> str:
@@ -141,7 +143,7 @@ def test_no_arguments_at_all_are_no_arguments(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"cents": "many"}, {"cents": 5, "more": 1}, {"cents": None}])
-def test_arguments_that_do_not_fit_are_an_error_that_says_why(memory: Place, arguments: Any) -> None:
+def test_invalid_arguments_are_an_error_that_says_why(memory: Place, arguments: Any) -> None:
     """Seed: the input of a tool is validated."""
 
     def pay(cents: int) -> None:
@@ -152,10 +154,10 @@ def test_arguments_that_do_not_fit_are_an_error_that_says_why(memory: Place, arg
     assert [one.status for one in result.calls] == [CallStatus.ERROR]
 
 
-# What tools do
+# Behaviour of tools
 
 
-def test_a_tool_that_raises_fails_its_call_and_not_the_turn(memory: Place) -> None:
+def test_a_tool_that_raises_fails_its_call_but_not_the_turn(memory: Place) -> None:
     """Seed: a tool that raises becomes a typed failure."""
 
     def fails() -> None:
@@ -167,7 +169,7 @@ def test_a_tool_that_raises_fails_its_call_and_not_the_turn(memory: Place) -> No
     assert result.output == "end"
 
 
-def test_a_tool_may_fail_with_a_code_of_its_own(memory: Place) -> None:
+def test_a_tool_may_fail_with_its_own_error_code(memory: Place) -> None:
     """Seed: a tool's author may choose the error code."""
 
     async def fails() -> None:
@@ -178,8 +180,8 @@ def test_a_tool_may_fail_with_a_code_of_its_own(memory: Place) -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit(), MemoryError()])
 @pytest.mark.parametrize("kind", ["plain", "coroutine"])
-def test_whatever_a_tool_raises_stays_in_its_call(memory: Place, error: BaseException, kind: str) -> None:
-    """Seed: no exception of a tool leaves its call."""
+def test_no_exception_of_a_tool_leaves_its_call(memory: Place, error: BaseException, kind: str) -> None:
+    """Seed: even a BaseException becomes a typed failure."""
 
     def plain() -> None:
         raise error
@@ -190,8 +192,8 @@ def test_whatever_a_tool_raises_stays_in_its_call(memory: Place, error: BaseExce
     assert outcome_of(memory, plain if kind == "plain" else coroutine) == "TOOL_ERROR"
 
 
-def test_a_tool_that_cancels_itself_has_failed(memory: Place) -> None:
-    """Ours: a tool that raises CancelledError does not cancel its turn."""
+def test_a_tool_that_raises_cancelled_error_has_failed(memory: Place) -> None:
+    """Ours: such a tool does not cancel its turn."""
 
     async def gives_up() -> None:
         raise asyncio.CancelledError
@@ -200,7 +202,7 @@ def test_a_tool_that_cancels_itself_has_failed(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "coroutine"])
-def test_a_tool_that_hangs_is_given_up(memory: Place, kind: str) -> None:
+def test_a_tool_that_hangs_times_out(memory: Place, kind: str) -> None:
     """Seed: a tool runs under `timeout_ms`, whatever it does."""
     release = threading.Event()
 
@@ -220,7 +222,7 @@ def test_a_tool_that_hangs_is_given_up(memory: Place, kind: str) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes", object(), "\ud800", {1, 2}])
 def test_a_result_that_is_not_json_is_a_failure(memory: Place, value: Any) -> None:
-    """Seed: NaN, bytes, a cycle or a lone surrogate becomes a typed failure."""
+    """Seed: NaN, bytes or a lone surrogate becomes a typed failure."""
 
     def give() -> Any:
         return value
@@ -229,7 +231,7 @@ def test_a_result_that_is_not_json_is_a_failure(memory: Place, value: Any) -> No
     assert found in ("SERIALIZE_ERROR", [1, 2])
 
 
-def test_a_result_in_a_circle_is_a_failure(memory: Place) -> None:
+def test_a_cyclic_result_is_a_failure(memory: Place) -> None:
     """Seed: a cycle becomes a typed failure."""
 
     def give() -> Any:
@@ -262,7 +264,7 @@ def test_huge_arguments_are_refused(memory: Place) -> None:
     ]
 
 
-def test_a_result_of_another_kind_than_declared_is_a_failure(memory: Place) -> None:
+def test_a_result_that_does_not_match_the_output_schema_is_a_failure(memory: Place) -> None:
     """Seed: a result is checked against the output schema."""
 
     def count() -> int:
@@ -274,7 +276,7 @@ def test_a_result_of_another_kind_than_declared_is_a_failure(memory: Place) -> N
 # Limits
 
 
-def test_the_rate_of_a_tool_is_kept(memory: Place) -> None:
+def test_the_rate_limit_of_a_tool_is_enforced(memory: Place) -> None:
     """Seed: calls over rate_per_min are refused."""
 
     @tool(limits=CapabilityLimits(rate_per_min=2))
@@ -285,7 +287,7 @@ def test_the_rate_of_a_tool_is_kept(memory: Place) -> None:
     assert results(run(memory, asked, "end", tools=[look]).messages) == [0, 1, "RATE_LIMITED"]
 
 
-def test_a_tool_runs_as_often_at_once_as_it_allows(memory: Place) -> None:
+def test_the_concurrency_limit_of_a_tool_is_enforced(memory: Place) -> None:
     """Seed: calls over the concurrency limit wait."""
     running = most = 0
 
@@ -304,7 +306,7 @@ def test_a_tool_runs_as_often_at_once_as_it_allows(memory: Place) -> None:
     assert most == 2
 
 
-def test_turns_of_all_sessions_share_the_limits_of_a_tool(memory: Place) -> None:
+def test_all_sessions_share_the_limits_of_a_tool(memory: Place) -> None:
     """Ours: a limit that protects another system covers all sessions."""
     running = most = 0
 
@@ -326,8 +328,8 @@ def test_turns_of_all_sessions_share_the_limits_of_a_tool(memory: Place) -> None
     assert most == 1
 
 
-def test_a_call_that_waits_for_a_slot_is_cancelled_with_its_turn(memory: Place) -> None:
-    """Ours: a cancelled call leaves the queue, and the slot goes to the next one."""
+def test_a_call_waiting_for_a_slot_is_cancelled_with_its_turn(memory: Place) -> None:
+    """Ours: a cancelled call leaves the queue, and the slot goes to the next call."""
 
     async def main() -> None:
         started, release = asyncio.Event(), asyncio.Event()
@@ -357,7 +359,7 @@ def test_a_call_that_waits_for_a_slot_is_cancelled_with_its_turn(memory: Place) 
 # Approval rules
 
 
-def test_a_rule_approves_what_it_allows_and_asks_about_the_rest(memory: Place) -> None:
+def test_an_approval_rule_approves_what_it_allows_and_asks_about_the_rest(memory: Place) -> None:
     """Seed: the rule is evaluated in the sandbox: true approves, false asks a person."""
 
     @tool(approval=auto_approval("kwargs['cents'] < 100"))
@@ -386,7 +388,7 @@ def test_a_rule_approves_what_it_allows_and_asks_about_the_rest(memory: Place) -
 # Records and events
 
 
-def test_every_call_leaves_a_record_without_its_payload(memory: Place) -> None:
+def test_every_call_has_a_record_without_its_payload(memory: Place) -> None:
     """Seed: the record is the seed's `ExternalCallRecord`, which has digests only."""
 
     @tool(side_effect="read")
@@ -401,8 +403,8 @@ def test_every_call_leaves_a_record_without_its_payload(memory: Place) -> None:
     assert "secret" not in str(record)
 
 
-def test_events_tell_of_every_call(memory: Place) -> None:
-    """Ours: an observer sees each call begin and end."""
+def test_events_report_every_call(memory: Place) -> None:
+    """Ours: an observer sees each call start and end."""
 
     async def look(key: str) -> str:
         return key
@@ -420,7 +422,7 @@ def test_events_tell_of_every_call(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_a_thread_returns_after_the_turn_is_dropped(memory: Place) -> None:
+def test_a_result_that_a_thread_returns_after_the_turn_is_dropped(memory: Place) -> None:
     """Seed: a result that arrives after the time-out is dropped."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Asking models, for the tests of those that stand around others."""
+"""Helpers that call models, for the tests of models that wrap others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def request(said: str = "hi", number: int = 1, *, attempt: int = 1) -> ModelRequ
 
 
 async def heard(model: ModelProvider, asked: ModelRequest | None = None) -> list[ModelDelta]:
-    """Return everything that a model answers to a request."""
+    """Return all deltas with which a model answers a request."""
     return [delta async for delta in model.stream(asked or request())]
 
 
@@ -29,7 +29,7 @@ def ended(model: ModelProvider, asked: ModelRequest | None = None) -> ReplyEnded
 
 
 class Giving:
-    """A model that gives these deltas, raises these errors, and counts what it is asked."""
+    """A model that yields these deltas, raises these errors, and counts the calls."""
 
     def __init__(self, *given: ModelDelta | Exception, model_id: str = "giving:1") -> None:
         self.model_id = model_id

@@ -49,7 +49,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     return tmp_path / "a" / "cache" if request.param == "folder" else None
 
 
-def test_an_equal_request_is_answered_as_before_and_costs_nothing(place: Path | None) -> None:
+def test_an_equal_request_gets_the_cached_reply_at_no_cost(place: Path | None) -> None:
     """Ours: the stream is the same, with no tokens and one call, and names its origin."""
     model = Giving(*WHOLE)
     cached = Cached(model, place)
@@ -75,7 +75,9 @@ def test_an_equal_request_is_answered_as_before_and_costs_nothing(place: Path | 
     ],
     ids=["messages", "instructions", "settings", "output_schema", "tools"],
 )
-def test_whatever_the_model_would_read_makes_another_request(other: ModelRequest, place: Path | None) -> None:
+def test_every_part_that_the_model_would_read_distinguishes_requests(
+    other: ModelRequest, place: Path | None
+) -> None:
     """Ours: a wrong answer is worse than a second call."""
     model = Giving(*WHOLE)
     cached = Cached(model, place)
@@ -84,7 +86,7 @@ def test_whatever_the_model_would_read_makes_another_request(other: ModelRequest
     assert model.asked == 2
 
 
-def test_another_model_has_its_own_replies(tmp_path: Path) -> None:
+def test_each_model_has_its_own_replies(tmp_path: Path) -> None:
     """Ours: several models can share a folder."""
     one, two = Giving(*WHOLE), Giving(*WHOLE, model_id="giving:2")
     deltas(Cached(one, tmp_path))
@@ -92,7 +94,7 @@ def test_another_model_has_its_own_replies(tmp_path: Path) -> None:
     assert (one.asked, two.asked) == (1, 1)
 
 
-def test_a_folder_serves_the_next_process(tmp_path: Path) -> None:
+def test_another_process_reuses_the_folder(tmp_path: Path) -> None:
     """Ours: replies of earlier processes are reused."""
     deltas(Cached(Giving(*WHOLE), tmp_path))
     model = Giving()
@@ -102,7 +104,7 @@ def test_a_folder_serves_the_next_process(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_failures_and_replies_without_an_end_are_not_kept(place: Path | None) -> None:
+def test_failures_and_incomplete_replies_are_not_cached(place: Path | None) -> None:
     """Ours: only complete replies are cached."""
     failing, broken = Giving(TextArrived("x"), ModelError("no")), Giving(TextArrived("x"))
     cached = Cached(failing, place)
@@ -114,7 +116,7 @@ def test_failures_and_replies_without_an_end_are_not_kept(place: Path | None) ->
     assert (failing.asked, broken.asked) == (2, 2)
 
 
-def test_a_file_that_is_damaged_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_damaged_file_is_ignored_and_the_model_called_again(tmp_path: Path) -> None:
     """Ours: the cache must never cause a failure."""
     model = Giving(*WHOLE)
     cached = Cached(model, tmp_path)
@@ -125,7 +127,7 @@ def test_a_file_that_is_damaged_is_asked_for_again(tmp_path: Path) -> None:
     assert model.asked == 2
 
 
-def test_a_reply_that_cannot_be_kept_is_given_anyway(
+def test_a_reply_that_cannot_be_cached_is_returned_anyway(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ours: the operator sees a warning, and the user gets the answer."""
@@ -143,7 +145,7 @@ def _file(path: Path) -> Path:
     return path
 
 
-def test_those_not_asked_for_longest_go_first(place: Path | None) -> None:
+def test_the_least_recently_used_replies_are_evicted_first(place: Path | None) -> None:
     """Ours: the size of the cache is limited."""
     model = Giving(*WHOLE)
     cached = Cached(model, place, max_entries=2)
@@ -168,8 +170,8 @@ def _age(folder: Path | None, seconds: int) -> None:
         os.utime(newest, (then, then))
 
 
-def test_a_turn_that_was_asked_before_needs_no_model() -> None:
-    """Ours: the usage of the turn shows it."""
+def test_a_turn_that_was_cached_needs_no_model() -> None:
+    """Ours: the turn's usage shows it."""
     model = ScriptedModel([{"text": "Hello.", "usage": {"input": 100, "output": 5}}])
     agent = Agent(Cached(model))
     first, second = agent.run_sync("Hi"), agent.run_sync("Hi")
@@ -177,8 +179,8 @@ def test_a_turn_that_was_asked_before_needs_no_model() -> None:
     assert (first.usage.total, second.usage.total, second.usage.calls) == (105, 0, 1)
 
 
-def test_closing_closes_the_model_and_a_reader_that_stops_ends_the_call() -> None:
-    """Ours: decorated models can be nested."""
+def test_closing_closes_the_model_and_closing_the_iterator_ends_the_call() -> None:
+    """Ours: wrapped models can be nested."""
     model = Giving(*WHOLE)
     cached = Cached(Cached(model))
 

@@ -12,7 +12,7 @@ from standfast.providers.catalog import ModelInfo, describe, load_catalog, provi
 
 
 @pytest.fixture(autouse=True)
-def _no_catalog_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_user_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STANDFAST_MODELS", raising=False)
 
 
@@ -36,7 +36,7 @@ def written(path: Path, *models: dict[str, object]) -> Path:
         ("openai-compatible:openai/gpt-oss-120b@http://localhost:8000/v1", "gpt-oss*"),
     ],
 )
-def test_a_model_is_found_under_its_family_whichever_host_serves_it(model: str, entry: str) -> None:
+def test_a_model_is_found_by_its_family_whichever_host_serves_it(model: str, entry: str) -> None:
     """Ours: the longest matching name is the most specific."""
     found = describe(model)
     assert found is not None
@@ -47,12 +47,12 @@ def test_a_model_is_found_under_its_family_whichever_host_serves_it(model: str, 
 @pytest.mark.parametrize(
     "model", ["scripted:demo", "openai:llama-3.3", "gpt-5", "", "mine:model", "fallback:a|b"]
 )
-def test_what_is_not_known_is_none(model: str) -> None:
+def test_an_unknown_model_has_no_entry(model: str) -> None:
     """Ours: nothing is guessed, and a vendor's own provider has only its own models."""
     assert describe(model) is None
 
 
-def test_the_catalog_says_from_when_it_is_and_every_entry_has_a_window() -> None:
+def test_the_catalog_has_a_date_and_every_entry_has_a_context_window() -> None:
     """Ours: outdated data must show its age."""
     catalog = load_catalog()
     assert catalog.as_of == "2026-11"
@@ -60,7 +60,7 @@ def test_the_catalog_says_from_when_it_is_and_every_entry_has_a_window() -> None
     assert {name.partition(":")[0] for name in catalog.entries} >= {"openai", "anthropic", "google"}
 
 
-def test_a_users_file_adds_and_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_file_adds_and_overrides_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: unset fields stay unchanged."""
     path = written(
         tmp_path / "models.json",
@@ -86,7 +86,7 @@ def test_a_users_file_adds_and_changes(tmp_path: Path, monkeypatch: pytest.Monke
         (b"\xff", "catalog"),
     ],
 )
-def test_a_file_that_is_not_a_catalog_is_named_with_what_is_wrong(
+def test_an_invalid_catalog_file_is_refused_with_its_path_and_the_problem(
     tmp_path: Path, content: str | bytes | None, complaint: str
 ) -> None:
     """Ours: the error shows the user where the mistake is."""
@@ -98,7 +98,7 @@ def test_a_file_that_is_not_a_catalog_is_named_with_what_is_wrong(
     assert str(path) in raised.value.message
 
 
-def test_a_bare_name_leads_to_its_maker() -> None:
+def test_a_bare_name_resolves_to_its_vendor() -> None:
     """Ours: hints suggest the full name."""
     assert providers_of("gpt-5") == ["openai"]
     assert providers_of("claude-opus-5") == ["anthropic"]

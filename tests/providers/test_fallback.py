@@ -1,4 +1,4 @@
-"""Several models in place of one."""
+"""Several models used in place of one."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ def failure(model: Fallback, attempt: int) -> ModelError:
     return raised.value
 
 
-def test_the_attempt_picks_the_model() -> None:
-    """Ours: a process that takes a turn over continues with the model that is due."""
+def test_the_attempt_number_selects_the_model() -> None:
+    """Ours: a process that takes over a turn continues with the model that is due."""
     models = [Giving(ReplyEnded(text=name), model_id=f"p:{name}") for name in "abc"]
     fallback = Fallback(*models)
     assert [ended(fallback, request(attempt=n)).text for n in range(1, 6)] == ["a", "b", "c", "a", "b"]
 
 
 @pytest.mark.parametrize("error", [BUSY, BROKEN, InvalidArgument("no images here"), RuntimeError("oops")])
-def test_a_failure_with_a_successor_is_tried_again_at_once(error: Exception) -> None:
-    """Ours: waiting is useless if another model is available; the message names the one that failed."""
+def test_a_failure_is_retried_at_once_if_another_model_is_left(error: Exception) -> None:
+    """Ours: waiting is pointless if another model is available; the message names the one that failed."""
     told = failure(Fallback(Giving(error, model_id="p:a"), Giving()), 1)
     assert (told.retryable, told.retry_after_ms) == (True, 0)
     assert told.message.startswith("p:a: ")
     assert str(getattr(error, "message", error)) in told.message
 
 
-def test_the_last_one_fails_as_it_fails() -> None:
-    """Ours: only the last model's failure decides about waiting."""
+def test_the_last_models_failure_is_passed_on_unchanged() -> None:
+    """Ours: only the last model's failure decides how long to wait."""
     told = failure(Fallback(Giving(), Giving(BUSY, model_id="p:b")), 2)
     assert (told.message, told.code) == ("p:b: too busy", "RATE_LIMITED")
     assert (told.retryable, told.retry_after_ms, told.hint) == (True, 9_000, "wait")
     assert not failure(Fallback(Giving(), Giving(BROKEN)), 2).retryable
 
 
-def test_a_context_overflow_is_passed_on_as_it_is() -> None:
+def test_a_context_overflow_is_passed_on_unchanged() -> None:
     """Ours: compaction helps with any model."""
     overflow = ModelError("too long", code=TurnCode.CONTEXT_OVERFLOW)
     assert failure(Fallback(Giving(overflow), Giving()), 1) is overflow
@@ -63,13 +63,13 @@ def test_a_context_overflow_is_passed_on_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("served", "told"), [("", "p:a"), ("a-2026", "p:a-2026"), ("p:a", "p:a"), ("a:3b", "p:a:3b")]
 )
-def test_the_reply_says_who_served_it(served: str, told: str) -> None:
-    """Ours: the name includes the provider, by which prices are found."""
+def test_the_reply_names_the_model_that_served_it(served: str, told: str) -> None:
+    """Ours: the name includes the provider, which is needed to look up prices."""
     assert ended(Fallback(Giving(ReplyEnded(text="x", model=served), model_id="p:a"))).model == told
 
 
-def test_its_name_is_those_of_its_models() -> None:
-    """Ours: nested fallbacks are flattened, and a name that could not be read back is refused."""
+def test_the_name_of_a_fallback_lists_its_models() -> None:
+    """Ours: nested fallbacks are flattened, and a name that could not be parsed again is refused."""
     inner = Fallback(Giving(model_id="p:a"), Giving(model_id="p:b"))
     assert Fallback(inner, Giving(model_id="q:c")).model_id == "fallback:p:a|p:b|q:c"
     with pytest.raises(InvalidArgument, match="cannot be one of several"):
@@ -80,7 +80,7 @@ def test_its_name_is_those_of_its_models() -> None:
         Fallback("openai:gpt-5")  # type: ignore[arg-type]
 
 
-def test_closing_closes_all_even_if_one_complains() -> None:
+def test_closing_closes_all_models_even_if_one_raises() -> None:
     """Ours: no connection is left open."""
     left, fine = ScriptedModel(["never asked"]), Giving()
     with pytest.raises(Exception, match="not asked for"):
@@ -88,7 +88,7 @@ def test_closing_closes_all_even_if_one_complains() -> None:
     assert fine.closed == 1
 
 
-def test_a_turn_continues_with_the_next_model_and_retracts_what_came() -> None:
+def test_a_turn_continues_with_the_next_model_and_retracts_streamed_text() -> None:
     """Ours: the failed model's text is not part of the answer, and there is no back-off."""
     waited: list[float] = []
 
@@ -110,8 +110,8 @@ def test_a_turn_continues_with_the_next_model_and_retracts_what_came() -> None:
     assert not [seconds for seconds in waited if seconds > 0]
 
 
-def test_attempts_are_limited_over_all_models() -> None:
-    """Ours: `max_attempts` counts every attempt, whichever model was asked."""
+def test_attempts_are_limited_across_all_models() -> None:
+    """Ours: `max_attempts` counts every attempt, whichever model was called."""
     models = [Giving(BUSY, model_id=f"p:{name}") for name in "abc"]
     with pytest.raises(TurnStopped, match="p:b: too busy"):
         Agent(models, limits=UsageLimits(max_attempts=2)).run_sync("Hi")
@@ -140,7 +140,7 @@ def order(order_id: str) -> int:
     return 6
 
 
-def test_a_turn_that_one_vendor_began_is_ended_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_one_vendor_began_is_finished_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: calls and results are understood by the other vendor; reasoning is not sent there."""
     calls = [{"name": "order", "arguments": {"order_id": "A1"}, "id": "toolu_01A"}]
     overloaded = {"fault": {"status": 529, "message": "Overloaded"}}

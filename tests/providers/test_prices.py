@@ -1,4 +1,4 @@
-"""The cost of model calls: the user's prices, those of the catalogue, and unknown ones."""
+"""The cost of model calls: the user's prices, the catalogue's, and unknown ones."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ USED = Usage(input=700, cache_read=200, cache_write=100, output=50, reasoning=20
 TEN = {"input": 10, "output": 10}
 
 
-def test_what_the_user_gives_is_multiplied_out() -> None:
+def test_the_users_prices_are_applied_to_every_bucket() -> None:
     """Ours: prices are in dollars per million tokens; reasoning is part of the output."""
     prices = Prices({"own:m": {"input": 2, "cache_read": 0.5, "cache_write": 2.5, "output": 8}})
     assert prices.cost("own:m", "", USED) == 700 * 2000 + 200 * 500 + 100 * 2500 + 50 * 8000
 
 
-def test_cached_input_costs_what_input_does_unless_it_is_given() -> None:
+def test_cached_input_costs_as_much_as_input_unless_it_has_its_own_price() -> None:
     """Ours: a price needs only two numbers."""
     assert Prices({"own:m": {"input": 1, "output": 2}}).cost("own:m", "", USED) == 1000 * 1000 + 50 * 2000
 
 
-def test_what_is_less_than_the_unit_is_rounded_up() -> None:
+def test_a_fraction_of_the_smallest_unit_is_rounded_up() -> None:
     """Ours: a cost must not look smaller than it is."""
     prices = Prices({"m": {"input": "0.0000001", "output": 0}})
     assert prices.cost("own:m", "", Usage(input=1)) == 1
@@ -58,19 +58,19 @@ def test_what_is_less_than_the_unit_is_rounded_up() -> None:
         ("llama3:8b", "own:llama", "llama3:8b"),
     ],
 )
-def test_a_price_is_found_by_any_name_of_its_model(key: str, model_id: str, served: str) -> None:
+def test_a_price_is_found_under_any_name_of_its_model(key: str, model_id: str, served: str) -> None:
     """Ours: with or without the provider, for the requested model or the one that served it."""
     assert Prices({key: TEN}).cost(model_id, served, Usage(input=1)) == 10_000
 
 
-def test_the_model_that_served_the_reply_comes_first() -> None:
+def test_the_price_of_the_model_that_served_the_reply_takes_precedence() -> None:
     """Ours: the model that answered is billed."""
     prices = Prices({"m": TEN, "m-large": {"input": 99, "output": 99}})
     assert prices.cost("own:m", "m-large", Usage(input=1)) == 99_000
 
 
-def test_of_several_models_in_a_row_each_must_have_a_price() -> None:
-    """Ours: fail closed, because it is not known which of them will serve a reply."""
+def test_a_fallback_has_a_price_only_if_each_of_its_models_has_one() -> None:
+    """Ours: fail closed, because it is unknown which of them will serve a reply."""
     prices = Prices({"own:m": TEN})
     assert prices.knows("fallback:own:m|scripted:demo")
     assert not prices.knows("fallback:own:m|own:other")
@@ -78,16 +78,16 @@ def test_of_several_models_in_a_row_each_must_have_a_price() -> None:
     assert prices.must_load("fallback:own:m|openai:gpt-4.1")
 
 
-def test_a_scripted_model_costs_nothing_and_that_is_known() -> None:
-    """Ours: a cost limit must not prevent a test."""
+def test_a_scripted_model_has_a_known_price_of_zero() -> None:
+    """Ours: a cost limit must not get in the way of a test."""
     prices = Prices()
     assert prices.cost("scripted:script", "scripted:script", USED) == 0
     assert prices.knows("scripted:demo.json")
     assert not prices.must_load("scripted:demo.json")
 
 
-def test_an_unknown_model_has_no_price_and_loads_nothing() -> None:
-    """Ours: an unknown price is not zero; a custom provider does not load the catalogue."""
+def test_an_unknown_model_has_no_price_and_does_not_load_the_catalogue() -> None:
+    """Ours: an unknown price is not zero; a custom provider is in no catalogue."""
     prices = Prices({"m": TEN})
     assert prices.cost("own:other", "", USED) is None
     assert not prices.knows("own:other")
@@ -95,13 +95,13 @@ def test_an_unknown_model_has_no_price_and_loads_nothing() -> None:
     assert not prices._loaded
 
 
-def test_loading_is_asked_for_once() -> None:
+def test_loading_is_requested_only_once() -> None:
     """Ours: one thread loads the catalogue."""
     prices = Prices()
     assert [prices.must_load("openai:gpt-4.1"), prices.must_load("openai:gpt-4.1")] == [True, False]
 
 
-def test_prices_come_from_a_file(tmp_path: Path) -> None:
+def test_prices_can_be_read_from_a_file(tmp_path: Path) -> None:
     """Ours: the file has the same table as JSON."""
     path = tmp_path / "prices.json"
     path.write_text(json.dumps({"own:m": {"input": 0.15, "output": 0.6}}))
@@ -110,8 +110,8 @@ def test_prices_come_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "{", "\xff"])
-def test_a_file_that_cannot_be_read_is_said_to_be_wrong(tmp_path: Path, text: str | None) -> None:
-    """Ours: the error is the operator's, and names the path."""
+def test_an_unreadable_file_is_an_error_that_names_its_path(tmp_path: Path, text: str | None) -> None:
+    """Ours: the error is the operator's to fix."""
     path = tmp_path / "prices.json"
     if text is not None:
         path.write_bytes(text.encode("latin-1"))
@@ -131,14 +131,14 @@ def test_a_file_that_cannot_be_read_is_said_to_be_wrong(tmp_path: Path, text: st
         ["m"],
     ],
 )
-def test_a_table_that_makes_no_sense_is_refused(table: Any) -> None:
+def test_an_invalid_price_table_is_refused(table: Any) -> None:
     """Ours: a misspelt bucket would make a model look cheaper."""
     with pytest.raises(InvalidArgument, match="prices") as caught:
         Prices(table)
     assert "dollars for a million tokens" in (caught.value.hint or "")
 
 
-def test_prices_may_be_given_as_values() -> None:
+def test_prices_may_be_given_as_typed_values() -> None:
     """Ours: a typed table is equivalent to a dict."""
     from decimal import Decimal
 
@@ -146,7 +146,9 @@ def test_prices_may_be_given_as_values() -> None:
     assert Prices(table).cost("own:m", "", Usage(output=1)) == 15_000
 
 
-def test_without_the_extra_there_are_no_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_optional_dependency_there_are_no_catalogue_prices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Ours: genai-prices is an optional dependency."""
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     assert Prices().cost("openai:gpt-4.1", "", USED) is None
@@ -160,7 +162,7 @@ def test_without_the_extra_there_are_no_prices(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("model_id", "served", "nano"),
     [
-        # 2 / 0.5 / 8 dollars for a million; writing to the cache costs what input does
+        # 2 / 0.5 / 8 dollars per million; writing to the cache costs as much as input
         ("openai:gpt-4.1", "gpt-4.1-2025-04-14", 800 * 2_000 + 200 * 500 + 50 * 8_000),
         # 3 / 0.3 / 3.75 / 15
         ("anthropic:claude-sonnet-4-5", "", 700 * 3_000 + 200 * 300 + 100 * 3_750 + 50 * 15_000),
@@ -169,7 +171,7 @@ def test_without_the_extra_there_are_no_prices(monkeypatch: pytest.MonkeyPatch) 
         ("openai-compatible:gpt-4.1@https://api.openai.com/v1", "", 2_100_000),
     ],
 )
-def test_the_catalogue_knows_the_usual_models(model_id: str, served: str, nano: int) -> None:
+def test_the_catalogue_has_the_usual_models(model_id: str, served: str, nano: int) -> None:
     """Ours: the five buckets match the library's; cached input is not charged twice."""
     assert Prices().cost(model_id, served, USED) == nano
 
@@ -179,14 +181,14 @@ def test_the_catalogue_knows_the_usual_models(model_id: str, served: str, nano: 
     "model_id",
     ["openai:no-such-model", "openai-compatible:llama@http://127.0.0.1:8000/v1", "google:no-such-model"],
 )
-def test_what_the_catalogue_does_not_know_is_not_known(model_id: str) -> None:
+def test_a_model_missing_from_the_catalogue_has_no_price(model_id: str) -> None:
     """Ours: no price is guessed from a similar name."""
     assert not Prices().knows(model_id)
     assert Prices().cost(model_id, "", USED) is None
 
 
 @pytest.mark.slow
-def test_the_catalogue_is_not_imported_before_a_model_may_be_in_it() -> None:
+def test_the_catalogue_is_imported_only_for_models_that_may_be_in_it() -> None:
     """Ours: the import takes 0.2 s, and brings httpx2 and pydantic."""
     code = (
         "import sys\n"

@@ -24,7 +24,7 @@ from standfast.testing.clock import FakeClock
 
 
 class Time:
-    """A clock that sleeping advances, so that a single waiter waits no real time."""
+    """A clock that sleeping advances, so that a single waiter takes no real time."""
 
     def __init__(self) -> None:
         self.clock = FakeClock(0)
@@ -58,7 +58,7 @@ class Held:
 
 
 async def settle() -> None:
-    """Run the loop until nothing is left to run."""
+    """Run the event loop until nothing is left to run."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -67,7 +67,7 @@ def asked_by(name: str) -> ModelRequest:
     return ModelRequest(messages=[], session_id=name)
 
 
-def test_no_more_calls_run_at_once_than_allowed_and_they_come_in_order() -> None:
+def test_concurrent_calls_are_limited_and_start_in_order() -> None:
     """Ours: first come, first served; a waiting call starts when a running one ends."""
 
     async def main() -> None:
@@ -86,8 +86,8 @@ def test_no_more_calls_run_at_once_than_allowed_and_they_come_in_order() -> None
     asyncio.run(main())
 
 
-def test_a_call_that_gives_up_in_line_leaves_it() -> None:
-    """Ours: a turn that is cancelled while it waits delays no other turn and uses nothing."""
+def test_a_cancelled_call_leaves_the_queue() -> None:
+    """Ours: a turn cancelled while it waits delays no other turn and uses no quota."""
 
     async def main() -> None:
         model = Held()
@@ -104,7 +104,7 @@ def test_a_call_that_gives_up_in_line_leaves_it() -> None:
     asyncio.run(main())
 
 
-def test_the_first_in_line_may_give_up_too() -> None:
+def test_the_first_call_in_the_queue_may_be_cancelled() -> None:
     """Ours: the next call in the queue takes its place."""
 
     async def main() -> None:
@@ -121,8 +121,8 @@ def test_the_first_in_line_may_give_up_too() -> None:
     asyncio.run(main())
 
 
-def test_in_no_minute_are_there_more_requests_than_allowed() -> None:
-    """Ours: a burst passes, then one call for each that is a minute old; the wait is slept, not polled."""
+def test_no_minute_has_more_requests_than_allowed() -> None:
+    """Ours: after a burst, a call starts whenever one becomes a minute old; the wait is slept, not polled."""
 
     async def main() -> None:
         time = Time()
@@ -138,8 +138,8 @@ def test_in_no_minute_are_there_more_requests_than_allowed() -> None:
     asyncio.run(main())
 
 
-def test_tokens_are_estimated_before_and_corrected_after() -> None:
-    """Ours: a call that used less than estimated makes room at once."""
+def test_tokens_are_estimated_before_a_call_and_corrected_after_it() -> None:
+    """Ours: a call that used fewer than estimated makes room at once."""
 
     async def main() -> None:
         time = Time()
@@ -176,7 +176,7 @@ def test_a_correction_wakes_a_sleeping_call() -> None:
     asyncio.run(main())
 
 
-def test_a_call_larger_than_the_limit_waits_for_an_empty_minute_and_goes() -> None:
+def test_a_call_larger_than_the_limit_waits_for_an_empty_minute() -> None:
     """Ours: otherwise the call would wait for ever."""
 
     async def main() -> None:
@@ -189,8 +189,8 @@ def test_a_call_larger_than_the_limit_waits_for_an_empty_minute_and_goes() -> No
     asyncio.run(main())
 
 
-def test_what_a_call_used_does_not_count_when_its_minute_is_over() -> None:
-    """Ours: the late correction of a long call has no effect."""
+def test_a_correction_after_its_minute_has_no_effect() -> None:
+    """Ours: tokens of a long call no longer count once their minute is over."""
 
     async def main() -> None:
         time = Time()
@@ -210,7 +210,7 @@ def test_the_estimate_follows_the_size_of_the_request() -> None:
     assert large - small == pytest.approx(1_000, abs=2)
 
 
-def test_a_model_tells_its_limit_what_it_used() -> None:
+def test_a_model_reports_its_usage_to_its_limit() -> None:
     """Ours: all tokens of the reply's usage count."""
 
     async def main() -> None:
@@ -225,8 +225,8 @@ def test_a_model_tells_its_limit_what_it_used() -> None:
     asyncio.run(main())
 
 
-def test_a_pause_that_the_provider_asks_for_is_made_by_all() -> None:
-    """Ours: other calls avoid the same refusal; a wait of an hour is left to the turn."""
+def test_a_delay_that_the_provider_asks_for_applies_to_all_calls() -> None:
+    """Ours: other calls avoid the same refusal; a delay of an hour is left to the turn."""
 
     async def main() -> None:
         time = Time()
@@ -241,8 +241,8 @@ def test_a_pause_that_the_provider_asks_for_is_made_by_all() -> None:
     asyncio.run(main())
 
 
-def test_a_limit_serves_one_loop_after_another() -> None:
-    """Ours: `run_sync` makes a new loop each time."""
+def test_a_limit_works_in_one_event_loop_after_another() -> None:
+    """Ours: `run_sync` creates a new loop each time."""
     model = Limited(ScriptedModel(["x"], strict=False), RateLimit(concurrency=1))
 
     async def both() -> int:
@@ -254,13 +254,13 @@ def test_a_limit_serves_one_loop_after_another() -> None:
 @pytest.mark.parametrize(
     "limit", [{"concurrency": 0}, {"requests_per_minute": 1.5}, {"tokens_per_minute": True}]
 )
-def test_a_limit_that_is_invalid_is_refused(limit: dict[str, int]) -> None:
+def test_an_invalid_limit_is_refused(limit: dict[str, int]) -> None:
     """Ours: the error names the problem."""
     with pytest.raises(InvalidArgument, match=f"{next(iter(limit))} must be a whole number of at least 1"):
         RateLimit(**limit)
 
 
-def test_a_limit_of_another_kind_is_refused() -> None:
+def test_a_limit_of_the_wrong_type_is_refused() -> None:
     """Ours: a plain number does not say what it limits."""
     with pytest.raises(InvalidArgument, match="a limit must be a RateLimit, got int"):
         Limited(Giving(), 5)  # type: ignore[arg-type]
@@ -271,7 +271,7 @@ def test_a_limit_of_another_kind_is_refused() -> None:
 # Shared by a runtime
 
 
-def test_a_model_is_behind_its_own_limit_and_its_providers() -> None:
+def test_a_model_is_subject_to_its_own_limit_and_its_providers() -> None:
     """Ours: keys are names of providers or ids of models; other models are not limited."""
     limits = SharedLimits({"p": RateLimit(concurrency=1), "p:a": RateLimit(concurrency=1)})
     other, mine, twice = (Giving(model_id=name) for name in ("q:a", "p:b", "p:a"))
@@ -283,8 +283,8 @@ def test_a_model_is_behind_its_own_limit_and_its_providers() -> None:
     assert isinstance(inner._model, Limited)
 
 
-def test_of_a_fallback_each_member_is_behind_its_own_limit() -> None:
-    """Ours: each provider's limit applies, also in a fallback."""
+def test_each_model_of_a_fallback_is_subject_to_its_own_limits() -> None:
+    """Ours: a provider's limit also applies inside a fallback."""
     limits = SharedLimits({"p": RateLimit(concurrency=1)})
     around = limits.around(Fallback(Giving(model_id="p:a"), Giving(model_id="q:b")))
     assert isinstance(around, Fallback)
@@ -319,7 +319,7 @@ async def _result(turn: object) -> str:
     return (await turn).status  # type: ignore[misc,no-any-return]
 
 
-def test_models_by_their_names_share_a_limit_and_a_turn_in_line_can_be_cancelled(tmp_path: Path) -> None:
+def test_models_given_by_name_share_a_limit_and_a_queued_turn_can_be_cancelled(tmp_path: Path) -> None:
     """Ours: waiting for the limit is part of the call."""
     script = tmp_path / "slow.json"
     script.write_text('{"rules": [{"text": "x"}]}')
@@ -350,7 +350,7 @@ def test_models_by_their_names_share_a_limit_and_a_turn_in_line_can_be_cancelled
 
 
 def test_closing_closes_the_model() -> None:
-    """Ours: decorated models can be nested."""
+    """Ours: wrapped models can be nested."""
     model = Giving(ReplyEnded(text="x"))
     limited: ModelProvider = Limited(Limited(model, RateLimit(concurrency=1)), RateLimit(concurrency=1))
     asyncio.run(limited.close())

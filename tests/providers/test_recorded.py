@@ -1,4 +1,4 @@
-"""Recording models: the file, and that a script replays it."""
+"""Recording models: the file, and its replay by a script."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_recorded_reply_is_replayed_as_it_came(tmp_path: Path) -> None:
+def test_a_recorded_reply_is_replayed_unchanged(tmp_path: Path) -> None:
     """Ours: the file is a script, so replaying needs no other class."""
     path = tmp_path / "calls.jsonl"
     model = Giving(*WHOLE)
@@ -59,7 +59,7 @@ def test_a_recorded_reply_is_replayed_as_it_came(tmp_path: Path) -> None:
     assert deltas(resolve_model(f"scripted:{path}")) == list(WHOLE)
 
 
-def test_a_request_is_digested_and_never_written(tmp_path: Path) -> None:
+def test_only_the_digest_of_a_request_is_recorded(tmp_path: Path) -> None:
     """Ours: prompts and settings may contain secrets."""
     path = tmp_path / "calls.jsonl"
     asked = ModelRequest(
@@ -73,7 +73,7 @@ def test_a_request_is_digested_and_never_written(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_a_replay_notices_that_the_prompt_has_changed(tmp_path: Path) -> None:
+def test_a_replay_detects_a_changed_prompt(tmp_path: Path) -> None:
     """Ours: an outdated recording is an error, not a wrong answer."""
     path = tmp_path / "calls.jsonl"
     deltas(Recorded(Giving(*WHOLE), path), request("one"))
@@ -82,8 +82,8 @@ def test_a_replay_notices_that_the_prompt_has_changed(tmp_path: Path) -> None:
         deltas(model, request("another"))
 
 
-def test_ids_and_numbers_do_not_count_as_a_change(tmp_path: Path) -> None:
-    """Ours: another session makes the same requests with other ids."""
+def test_ids_and_numbers_do_not_count_as_changes(tmp_path: Path) -> None:
+    """Ours: another session makes the same requests with different ids."""
     path = tmp_path / "calls.jsonl"
     attachment = AttachmentPart(digest="d1", media_type="image/png", size=3)
     content = (TextPart(text="look"), attachment)
@@ -98,7 +98,7 @@ def test_ids_and_numbers_do_not_count_as_a_change(tmp_path: Path) -> None:
     assert deltas(resolve_model(f"scripted:{path}"), again) == list(WHOLE)
 
 
-def test_failures_are_recorded_with_what_came_before_them(tmp_path: Path) -> None:
+def test_failures_are_recorded_with_the_deltas_before_them(tmp_path: Path) -> None:
     """Ours: retries and errors are part of a history."""
     path = tmp_path / "calls.jsonl"
     error = ModelError("too busy", code="RATE_LIMITED", retryable=True, retry_after_ms=5)
@@ -123,7 +123,7 @@ def test_failures_are_recorded_with_what_came_before_them(tmp_path: Path) -> Non
     )
 
 
-def test_what_an_unknown_error_says_is_not_written(tmp_path: Path) -> None:
+def test_the_message_of_an_unknown_error_is_not_recorded(tmp_path: Path) -> None:
     """Ours: only our own errors are known to contain no key."""
     path = tmp_path / "calls.jsonl"
     with pytest.raises(RuntimeError):
@@ -131,8 +131,8 @@ def test_what_an_unknown_error_says_is_not_written(tmp_path: Path) -> None:
     assert lines(path)[0]["failure"] == {"message": "the model raised RuntimeError"}
 
 
-def test_a_reply_without_an_end_is_recorded_as_broken_off(tmp_path: Path) -> None:
-    """Ours: the turn sees the same failure."""
+def test_an_incomplete_reply_is_recorded_as_a_failure(tmp_path: Path) -> None:
+    """Ours: the replayed turn sees the same failure."""
     path = tmp_path / "calls.jsonl"
     deltas(Recorded(Giving(TextArrived("Hel")), path))
     with pytest.raises(ModelError, match="cut off") as raised:
@@ -140,7 +140,7 @@ def test_a_reply_without_an_end_is_recorded_as_broken_off(tmp_path: Path) -> Non
     assert raised.value.retryable
 
 
-def test_a_cancelled_call_leaves_no_line_and_closes_the_stream(tmp_path: Path) -> None:
+def test_a_cancelled_call_records_nothing_and_closes_the_stream(tmp_path: Path) -> None:
     """Ours: a cancelled call has no outcome."""
     path, model = tmp_path / "calls.jsonl", Giving(*WHOLE)
 
@@ -153,8 +153,8 @@ def test_a_cancelled_call_leaves_no_line_and_closes_the_stream(tmp_path: Path) -
     assert (path.exists(), model.streams_closed) == (False, 1)
 
 
-def test_a_line_that_was_not_finished_does_not_spoil_the_next(tmp_path: Path) -> None:
-    """Ours: a crash in the middle of a write loses one line."""
+def test_an_unfinished_line_does_not_corrupt_the_next(tmp_path: Path) -> None:
+    """Ours: a crash in the middle of a write loses only one line."""
     path = tmp_path / "calls.jsonl"
     path.write_text('{"text": "torn')
     deltas(Recorded(Giving(*WHOLE), path))
@@ -170,22 +170,22 @@ def test_a_recording_that_cannot_be_written_fails_the_call(tmp_path: Path) -> No
         Recorded(Giving(), tmp_path / "calls.json")
 
 
-def test_text_that_is_not_unicode_fails_as_it_does_without_a_recording(tmp_path: Path) -> None:
+def test_text_that_is_not_unicode_fails_as_it_does_without_recording(tmp_path: Path) -> None:
     """Ours: the attempt may be retried."""
     with pytest.raises(ModelError, match="not Unicode") as raised:
         deltas(Recorded(Giving(ReplyEnded(text="\ud800")), tmp_path / "calls.jsonl"))
     assert raised.value.retryable
 
 
-def test_chunks_that_are_not_the_text_are_left_out(tmp_path: Path) -> None:
+def test_chunks_that_differ_from_the_text_are_left_out(tmp_path: Path) -> None:
     """Ours: a provider may change its text at the end; the recording stays readable."""
     path = tmp_path / "calls.jsonl"
     deltas(Recorded(Giving(TextArrived("a"), TextArrived("b"), ReplyEnded(text="a b")), path))
     assert ended(resolve_model(f"scripted:{path}")).text == "a b"
 
 
-def test_closing_closes_the_model_and_its_name_is_the_models(tmp_path: Path) -> None:
-    """Ours: decorated models can be nested."""
+def test_closing_closes_the_model_and_its_name_is_the_wrapped_models(tmp_path: Path) -> None:
+    """Ours: wrapped models can be nested."""
     model = Giving(*WHOLE, model_id="giving:2")
     recorded = Recorded(Recorded(model, tmp_path / "a.jsonl"), tmp_path / "b.jsonl")
     asyncio.run(recorded.close())
@@ -214,8 +214,8 @@ async def talk(agent: Agent[None, str]) -> list[str]:
         return [(await session.turn(words)).output or "" for words in ("How late is A1?", "Thanks")]
 
 
-def test_a_session_that_was_recorded_is_replayed_without_its_model(tmp_path: Path) -> None:
-    """Ours: `record` makes the histories that tests replay without a network, retries and tools included."""
+def test_a_recorded_session_is_replayed_without_its_model(tmp_path: Path) -> None:
+    """Ours: `record` makes the histories that tests replay without a network, including retries and tools."""
     path = tmp_path / "calls.jsonl"
     said = asyncio.run(talk(Agent(Recorded(ScriptedModel(SCRIPT), path), tools=[order])))
     again = ScriptedModel.from_file(path)
@@ -226,7 +226,7 @@ def test_a_session_that_was_recorded_is_replayed_without_its_model(tmp_path: Pat
 
 
 def test_several_sessions_share_a_recording(tmp_path: Path) -> None:
-    """Ours: each session has a first call; requests are distinguished by their content."""
+    """Ours: every session has a first call; requests are distinguished by their content."""
     path = tmp_path / "calls.jsonl"
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps({"rules": [{"text": "You said {text}"}]}))
@@ -254,7 +254,7 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_several_processes_record_into_one_file(tmp_path: Path) -> None:
+def test_several_processes_record_to_one_file(tmp_path: Path) -> None:
     """Ours: every line is complete, whichever process writes it."""
     path = tmp_path / "calls.jsonl"
     writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(path), letter]) for letter in "ab"]
@@ -263,7 +263,7 @@ def test_several_processes_record_into_one_file(tmp_path: Path) -> None:
     assert sorted(texts) == ["a" * 20_000] * 20 + ["b" * 20_000] * 20
 
 
-def test_recording_costs_little_for_each_chunk(tmp_path: Path) -> None:
+def test_recording_adds_little_cost_per_chunk(tmp_path: Path) -> None:
     """Ours: chunks are passed on, and the file is written once at the end."""
     chunks = [TextArrived("x")] * 100
     model = Recorded(Giving(*chunks, ReplyEnded(text="x" * 100)), tmp_path / "calls.jsonl")

@@ -55,8 +55,8 @@ def close(model: ModelProvider) -> None:
 
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("name", NAMES)
-def test_the_name_that_a_session_records_leads_to_the_same_model(name: str) -> None:
-    """Ours: another process resumes a session with nothing but the name."""
+def test_the_name_recorded_in_a_session_resolves_to_the_same_model(name: str) -> None:
+    """Ours: another process resumes a session with only the name."""
     model = resolve_model(name)
     again = resolve_model(model.model_id)
     assert model.model_id == again.model_id == name
@@ -73,7 +73,7 @@ def test_the_name_that_a_session_records_leads_to_the_same_model(name: str) -> N
 @pytest.mark.parametrize(
     "vendor", [one for one in VENDORS.values() if one.base_url], ids=lambda one: one.name
 )
-def test_the_table_of_vendors_tells_where_their_models_are_asked(
+def test_the_table_of_vendors_shows_base_urls_and_keys(
     vendor: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: `standfast models` shows the effective base URLs and keys."""
@@ -92,7 +92,7 @@ def test_the_table_of_vendors_tells_where_their_models_are_asked(
 @pytest.mark.parametrize(
     "vendor", [one for one in VENDORS.values() if one.needs_key], ids=lambda one: one.name
 )
-def test_a_model_without_its_key_says_which_variable_is_missing(vendor: object) -> None:
+def test_a_model_without_its_key_names_the_missing_variable(vendor: object) -> None:
     """Ours: the hint names the variable."""
     name = getattr(vendor, "name")  # noqa: B009
     with pytest.raises(ProviderUnconfigured) as raised:
@@ -101,7 +101,7 @@ def test_a_model_without_its_key_says_which_variable_is_missing(vendor: object) 
 
 
 @pytest.mark.parametrize("name", ["", "gpt", "mine:model", ":", "fallback:", "anthropic: "])
-def test_a_name_of_another_form_is_refused_with_the_form_expected(name: str) -> None:
+def test_a_malformed_name_is_refused_with_the_expected_form(name: str) -> None:
     """Ours: the error shows the right form."""
     with pytest.raises(
         (InvalidArgument, ProviderUnavailable), match=r"names no model.*(scripted:FILE|did you mean)"
@@ -121,15 +121,15 @@ def test_a_name_of_another_form_is_refused_with_the_form_expected(name: str) -> 
         ("openai-compatable:m@http://localhost/v1", "'openai-compatible:m@http://localhost/v1'"),
     ],
 )
-def test_a_name_that_is_almost_right_is_met_with_the_right_one(name: str, meant: str) -> None:
-    """Ours: a typing mistake, or a model without its provider, gets a suggestion."""
+def test_a_name_that_is_almost_right_gets_a_suggestion(name: str, meant: str) -> None:
+    """Ours: the user made a typing mistake, or left out the provider."""
     with pytest.raises((InvalidArgument, ProviderUnavailable)) as raised:
         resolve_model(name)
     assert f"did you mean {meant}" in (raised.value.hint or "")
 
 
 @pytest.mark.parametrize("name", ["openai-compatible:m", "openai-compatible:@http://localhost/v1"])
-def test_a_compatible_model_names_its_server(name: str) -> None:
+def test_a_compatible_model_must_name_its_server(name: str) -> None:
     """Ours: an unknown server has no default."""
     with pytest.raises(InvalidArgument, match="MODEL@BASE_URL"):
         resolve_model(name)
@@ -144,7 +144,7 @@ def test_a_list_is_a_fallback_over_its_models() -> None:
     assert several.model_id == "fallback:scripted:demo|ollama:llama3.2"
 
 
-def test_a_session_is_carried_on_under_its_short_name_and_not_by_another_provider(tmp_path: Path) -> None:
+def test_a_session_continues_under_its_short_name_but_not_with_another_provider(tmp_path: Path) -> None:
     """Seed: ProviderMismatch. Ours: the name before the colon is compared."""
 
     async def main() -> None:
@@ -160,7 +160,7 @@ def test_a_session_is_carried_on_under_its_short_name_and_not_by_another_provide
 
 
 @pytest.mark.slow
-def test_a_providers_code_is_imported_when_it_is_named() -> None:
+def test_a_providers_code_is_imported_only_when_it_is_named() -> None:
     """Ours: importing all providers would take seconds."""
     program = (
         "import sys, standfast; from standfast import Agent, Runtime, Recorded, Cached, Fallback, Limited;"

@@ -1,4 +1,4 @@
-"""The scripted model: which reply it gives, how it streams, and when it raises."""
+"""The scripted model: which reply it selects, how it streams, and when it raises."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def written(path: Path, content: object) -> Path:
     return path
 
 
-# Which reply
+# Selecting a reply
 
 
-def test_the_number_of_the_call_picks_the_reply() -> None:
+def test_the_number_of_the_call_selects_the_reply() -> None:
     """Ours: the model is stateless, so one script serves many sessions and works after a restart."""
     model = scripted("one", "two")
     assert [ended(model, request(number=n)).text for n in (2, 1, 2)] == ["two", "one", "two"]
 
 
-def test_a_call_past_the_end_of_the_script_is_refused_with_its_number_and_the_last_words() -> None:
+def test_a_call_past_the_end_of_the_script_is_refused_with_its_number_and_last_message() -> None:
     """Seed: the stand-in model raises on a call that it did not expect."""
     with pytest.raises(UnexpectedModelCall) as raised:
         deltas(scripted("one"), request("where is " + "my " * 50 + "order?", number=2))
@@ -92,7 +92,7 @@ def test_a_call_past_the_end_of_the_script_is_refused_with_its_number_and_the_la
     assert (raised.value.code, raised.value.retryable) == ("PROVIDER_ERROR", False)
 
 
-def test_a_call_without_any_message_is_refused_in_words_as_well() -> None:
+def test_a_call_without_messages_past_the_end_is_refused_with_a_clear_error() -> None:
     """Ours: the error is never an IndexError."""
     with pytest.raises(UnexpectedModelCall, match="nothing"):
         deltas(scripted(), ModelRequest(messages=[]))
@@ -115,18 +115,18 @@ def test_the_last_message_is_shown_whatever_its_role(message: Message, shown: st
     assert shown in raised.value.message
 
 
-# Replies left over
+# Unused replies
 
 
-def test_closing_with_replies_left_over_tells_how_many_and_which_is_the_first() -> None:
-    """Seed: the stand-in model raises on replies left over."""
+def test_closing_with_unused_replies_reports_their_number_and_the_first() -> None:
+    """Seed: the stand-in model raises if replies are left over."""
     model = scripted("one", "two", "three")
     deltas(model)
     with pytest.raises(RepliesLeftOver, match=r"2 of the 3 replies .* reply 2: 'two'"):
         close(model)
 
 
-def test_closing_twice_complains_once() -> None:
+def test_closing_twice_raises_only_once() -> None:
     """Ours: closing again in a finally block must not hide the first error."""
     model = scripted("one")
     with pytest.raises(RepliesLeftOver):
@@ -134,7 +134,7 @@ def test_closing_twice_complains_once() -> None:
     close(model)
 
 
-def test_a_script_that_was_asked_to_its_end_closes_quietly() -> None:
+def test_a_script_that_was_used_to_its_end_closes_without_an_error() -> None:
     """Ours: replies before the first call belong to an earlier process."""
     model = scripted("one", "two")
     deltas(model, request(number=2))
@@ -148,28 +148,28 @@ def test_a_script_that_was_asked_to_its_end_closes_quietly() -> None:
         ({"tool_calls": [{"name": "order"}]}, "calls order"),
     ],
 )
-def test_a_reply_without_text_is_shown_by_what_it_does(reply: dict[str, Any], shown: str) -> None:
+def test_an_unused_reply_without_text_is_described_by_its_content(reply: dict[str, Any], shown: str) -> None:
     """Ours: the message identifies a reply without text."""
     with pytest.raises(RepliesLeftOver, match=shown):
         close(scripted(reply))
 
 
-def test_a_lenient_script_may_have_replies_left_over() -> None:
-    """Ours: demos do not end at a known point."""
+def test_a_lenient_script_may_have_unused_replies() -> None:
+    """Ours: a demo does not end at a known point."""
     close(scripted("one", strict=False))
 
 
-# What comes
+# Streaming
 
 
-def test_a_text_comes_as_one_chunk_and_the_whole_reply_at_the_end() -> None:
-    """Ours: the port: deltas, then exactly one `ReplyEnded`."""
+def test_text_is_one_chunk_followed_by_the_whole_reply() -> None:
+    """Ours: the port requires deltas, then exactly one `ReplyEnded`."""
     end = ReplyEnded(text="hello there", usage=Usage(input=1, output=2, calls=1), model="scripted:script")
     assert deltas(scripted("hello there")) == [TextArrived("hello there"), end]
 
 
 @pytest.mark.parametrize("how", [{"chunks": ["ab", "cd", "e"]}, {"text": "abcde", "chunk_size": 2}])
-def test_chunks_are_given_or_cut(how: dict[str, Any]) -> None:
+def test_chunks_are_listed_or_cut_by_size(how: dict[str, Any]) -> None:
     """Ours: a streamed reply can be written in two ways."""
     found = deltas(scripted(how))
     assert found[:-1] == [TextArrived("ab"), TextArrived("cd"), TextArrived("e")]
@@ -185,7 +185,7 @@ def test_reasoning_comes_before_the_text() -> None:
     ]
 
 
-def test_tool_calls_carry_their_arguments_as_text_and_an_id() -> None:
+def test_tool_calls_have_their_arguments_as_text_and_an_id() -> None:
     """Ours: objects are encoded, strings are passed on, so that malformed JSON can be scripted."""
     calls = [
         {"name": "order", "arguments": {"order_id": "A1"}},
@@ -201,13 +201,13 @@ def test_tool_calls_carry_their_arguments_as_text_and_an_id() -> None:
     assert (end.text, end.stop_reason) == ("", "tool_calls")
 
 
-def test_usage_and_stop_reason_are_what_the_script_says_but_a_call_is_one_call() -> None:
+def test_usage_and_stop_reason_come_from_the_script_but_each_reply_counts_as_one_call() -> None:
     """Ours: the ledger counts calls, whatever a script claims."""
     end = ended(scripted({"text": "x", "usage": {"input": 9, "calls": 7}, "stop_reason": "length"}))
     assert (end.usage, end.stop_reason) == (Usage(input=9, calls=1), "length")
 
 
-def test_a_failure_comes_after_as_many_chunks_as_it_says() -> None:
+def test_a_failure_comes_after_the_given_number_of_chunks() -> None:
     """Ours: a stream that fails in the middle can be scripted."""
     failure = {"code": "RATE_LIMITED", "message": "slow down", "retryable": True, "retry_after_ms": 5}
     model = scripted({"chunks": ["a", "b", "c"], "failure": {**failure, "after_chunks": 2}})
@@ -227,7 +227,7 @@ def test_a_failure_comes_after_as_many_chunks_as_it_says() -> None:
 
 
 def test_delays_pass_before_the_first_chunk_and_between_chunks() -> None:
-    """Ours: `delay_ms` and `chunk_delay_ms`, seen from the loop's own clock."""
+    """Ours: `delay_ms` and `chunk_delay_ms` are measured on the loop's own clock."""
     model = scripted({"chunks": ["a", "b", "c"], "delay_ms": 8, "chunk_delay_ms": 4})
     started = time.monotonic()
     assert len(deltas(model)) == 4
@@ -258,7 +258,7 @@ def test_a_chunk_costs_less_than_a_microsecond() -> None:
         ({"tools": ["refund"]}, r"should be \['refund'\], not \['order'\]"),
     ],
 )
-def test_a_request_that_is_not_what_the_script_expects_is_refused(
+def test_a_request_that_differs_from_the_expectation_is_refused(
     expect: dict[str, Any], complaint: str
 ) -> None:
     """Ours: a script can check the requests."""
@@ -267,14 +267,14 @@ def test_a_request_that_is_not_what_the_script_expects_is_refused(
         deltas(model, request("hello", tools=[ORDER]))
 
 
-def test_a_request_that_is_what_the_script_expects_is_answered() -> None:
+def test_a_request_that_meets_the_expectation_is_answered() -> None:
     """Ours: tools may be in any order."""
     expect = {"last_contains": "ell", "instructions_contain": "kind", "tools": ["refund", "order"]}
     model = scripted({"text": "x", "expect": expect})
     assert ended(model, request("hello", tools=[ORDER, REFUND])).text == "x"
 
 
-def test_of_several_replies_to_one_call_the_request_picks_one() -> None:
+def test_the_request_selects_one_of_several_replies_to_the_same_call() -> None:
     """Ours: a recording of several sessions has several first calls."""
     first, second = request("one"), request("two")
     expecting = [{"request": request_digest(asked)} for asked in (first, second)]
@@ -294,7 +294,7 @@ def test_of_several_replies_to_one_call_the_request_picks_one() -> None:
     close(model)
 
 
-def test_a_reply_can_be_for_another_call_than_its_place_says() -> None:
+def test_a_reply_can_name_the_call_it_answers() -> None:
     """Ours: a recording may begin in the middle of a session; unused replies are still counted."""
     model = scripted({"text": "third", "call": 3}, {"text": "fourth", "call": 4})
     assert ended(model, request(number=3)).text == "third"
@@ -304,7 +304,7 @@ def test_a_reply_can_be_for_another_call_than_its_place_says() -> None:
         close(model)
 
 
-def test_a_reply_says_who_served_it_and_what_goes_back_to_the_provider() -> None:
+def test_a_reply_can_have_a_served_model_and_opaque_reasoning() -> None:
     """Ours: a replayed session has the metadata of the real one."""
     part = {"origin": "p https://p m", "text": "hm", "opaque": {"signature": "s"}}
     model = scripted(
@@ -326,8 +326,8 @@ def test_a_reply_says_who_served_it_and_what_goes_back_to_the_provider() -> None
         ("a.jsonl", '{"text": "one"}\n\n"two"\n'),
     ],
 )
-def test_a_script_is_read_from_json_and_json_lines(tmp_path: Path, name: str, content: object) -> None:
-    """Ours: each form gives the same script, strict by default."""
+def test_a_script_can_be_read_from_json_and_json_lines(tmp_path: Path, name: str, content: object) -> None:
+    """Ours: each form yields the same script, strict by default."""
     path = written(tmp_path / name, content)
     model = resolve_model(f"scripted:{path}")
     assert model.model_id == f"scripted:{path}"
@@ -360,7 +360,7 @@ def test_a_script_is_read_from_json_and_json_lines(tmp_path: Path, name: str, co
         ("a.jsonl", '{"text": "x"}\n\n{"text', r"a\.jsonl, line 3 is not JSON"),
     ],
 )
-def test_a_malformed_script_names_the_file_and_the_place(
+def test_a_malformed_script_is_refused_with_its_path_and_the_position(
     tmp_path: Path, name: str, content: object, complaint: str
 ) -> None:
     """Ours: the error shows the author where the script is wrong."""
@@ -378,7 +378,7 @@ def test_a_script_that_is_not_text_is_refused(tmp_path: Path) -> None:
         ScriptedModel.from_file(path)
 
 
-def test_replies_may_be_made_in_python() -> None:
+def test_replies_may_be_python_values() -> None:
     """Ours: tests write replies as values."""
     assert ended(ScriptedModel([Reply(text="made")], name="mine")).model == "scripted:mine"
 
@@ -390,7 +390,7 @@ def ruled(tmp_path: Path, *rules: dict[str, Any], strict: bool = True) -> Script
     return ScriptedModel.from_file(written(tmp_path / "rules.json", {"rules": list(rules), "strict": strict}))
 
 
-def test_the_first_rule_that_fits_answers_and_nothing_is_left_over(tmp_path: Path) -> None:
+def test_the_first_rule_that_matches_answers_and_rules_are_never_used_up(tmp_path: Path) -> None:
     """Ours: rules are stateless; case is ignored, and all words of a list must occur."""
     both, one, default = (
         {"when": ["Refund", "a1"], "text": "both"},
@@ -403,7 +403,7 @@ def test_the_first_rule_that_fits_answers_and_nothing_is_left_over(tmp_path: Pat
     close(model)
 
 
-def test_a_rule_about_a_tool_fits_its_result_alone(tmp_path: Path) -> None:
+def test_a_rule_for_a_tool_matches_only_that_tools_result(tmp_path: Path) -> None:
     """Ours: a user's words must not match a tool's result, or the model would call it for ever."""
     model = ruled(
         tmp_path,
@@ -417,20 +417,20 @@ def test_a_rule_about_a_tool_fits_its_result_alone(tmp_path: Path) -> None:
     assert ended(model, request(ToolMessage(call_id=1, name="refund"))).text == "?"
 
 
-def test_what_is_put_into_a_text_is_not_looked_at_again(tmp_path: Path) -> None:
+def test_substituted_text_is_not_expanded_again(tmp_path: Path) -> None:
     """Ours: a user who writes {value} gets it back unchanged."""
     model = ruled(tmp_path, {"text": "{text} {value}."})
     assert ended(model, request("{value} {text}")).text == "{value} {text} ."
 
 
-def test_a_rule_whose_tool_is_not_offered_does_not_fit(tmp_path: Path) -> None:
+def test_a_rule_whose_tool_is_not_offered_does_not_match(tmp_path: Path) -> None:
     """Ours: the demo works with any set of tools."""
     model = ruled(tmp_path, {"tool_calls": [{"name": "order"}]}, {"text": "no tool"})
     assert ended(model, request(tools=[REFUND])).text == "no tool"
     assert ended(model, request(tools=[REFUND, ORDER])).calls[0].name == "order"
 
 
-def test_a_rule_may_be_for_models_that_were_told_something(tmp_path: Path) -> None:
+def test_a_rule_can_depend_on_the_instructions(tmp_path: Path) -> None:
     """Ours: one script serves several protocols, whose instructions differ."""
     model = ruled(tmp_path, {"when_told": "write Python", "text": "```python```"}, {"text": "plain"})
     told = ModelRequest(messages=[UserMessage(content="go")], instructions="Please write Python.")
@@ -438,7 +438,7 @@ def test_a_rule_may_be_for_models_that_were_told_something(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("asked", [request("hello"), ModelRequest(messages=[])])
-def test_no_rule_that_fits_is_an_unexpected_call(tmp_path: Path, asked: ModelRequest) -> None:
+def test_a_request_that_no_rule_matches_is_refused(tmp_path: Path, asked: ModelRequest) -> None:
     """Ours: rules without a default raise as replies do."""
     model = ruled(tmp_path, {"when": "refund", "text": "{text}"}, {"when_tool": "order", "text": "x"})
     with pytest.raises(UnexpectedModelCall, match="no rule of the script matches"):
@@ -455,7 +455,7 @@ def test_a_default_rule_answers_a_request_without_messages(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["demo", "scripted:demo"])
-def test_the_demo_is_part_of_the_package_and_says_that_it_is_a_script(name: str) -> None:
+def test_the_demo_is_part_of_the_package_and_says_that_it_is_scripted(name: str) -> None:
     """Ours: a first try needs no key, and the user does not mistake the script for a model."""
     model = resolve_model(name)
     assert model.model_id == "scripted:demo"
@@ -464,7 +464,7 @@ def test_the_demo_is_part_of_the_package_and_says_that_it_is_a_script(name: str)
     close(model)
 
 
-def test_the_demo_calls_the_tools_that_it_is_offered() -> None:
+def test_the_demo_calls_the_tools_it_is_offered() -> None:
     """Ours: `order` and `refund` are called with valid arguments."""
     model = resolve_model("demo")
     tools = [ORDER, REFUND]
@@ -479,7 +479,7 @@ def test_the_demo_calls_the_tools_that_it_is_offered() -> None:
     assert "1999" in ended(model, request(paid, tools=tools)).text
 
 
-def test_a_provider_is_returned_as_it_is_and_anything_else_refused() -> None:
+def test_a_provider_is_returned_unchanged_and_other_values_are_refused() -> None:
     """Ours: `Agent(model=...)` accepts both names and models."""
     model = scripted()
     assert resolve_model(model) is model

@@ -1,8 +1,8 @@
-"""Keys of every form are planted, everything that can fail fails, and all that was written is searched.
+"""Keys in every format are planted, everything that can fail fails, and all output is searched.
 
-What is promised: a key that Standfast was given, by a parameter or by the environment, is in no exception,
-nor in what is chained to it, nor in the variables of its frames; and in no record, trace, log or `repr`. What
-is not: the words of a model, of a user and of a tool are content, whatever is in them.
+The promise: a key that Standfast was given, by a parameter or by the environment, is in no exception,
+nor in its chain, nor in the variables of its frames; and in no record, trace, log or `repr`. Not promised:
+the text of a model, a user or a tool is content, whatever it contains.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class Traces:
 
 
 @planted
-def test_no_failure_of_a_provider_tells_the_key(planting: Planting, caplog: pytest.LogCaptureFixture) -> None:
-    """Seed: secrets are never in an exception, which has the vendor's message without the key."""
+def test_no_provider_failure_reveals_the_key(planting: Planting, caplog: pytest.LogCaptureFixture) -> None:
+    """Seed: secrets never appear in an exception, which has the vendor's message without the key."""
     caplog.set_level(logging.DEBUG)
     betrayals = faults(planting)
 
@@ -150,7 +150,7 @@ def test_no_failure_of_a_provider_tells_the_key(planting: Planting, caplog: pyte
 
 @pytest.mark.parametrize("fault", [Fault(stall_at=0), Fault(stall_at=50)])
 @planted
-def test_no_deadline_that_passes_tells_the_key(
+def test_no_expired_deadline_reveals_the_key(
     planting: Planting, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Seed: a server may stall."""
@@ -169,7 +169,7 @@ def test_no_deadline_that_passes_tells_the_key(
 
 
 @planted
-def test_a_call_that_is_cancelled_leaves_no_key_in_its_traceback(planting: Planting) -> None:
+def test_a_cancelled_call_leaves_no_key_in_its_traceback(planting: Planting) -> None:
     """Ours: here the traceback has frames of the HTTP library, whose variables some tools show."""
 
     async def play() -> None:
@@ -187,7 +187,7 @@ def test_a_call_that_is_cancelled_leaves_no_key_in_its_traceback(planting: Plant
 
 
 @planted
-def test_nothing_that_a_turn_leaves_behind_has_the_key(
+def test_no_output_of_a_turn_contains_the_key(
     planting: Planting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Seed: store, recordings, caches, traces, events and logs are searched."""
@@ -245,7 +245,7 @@ def test_nothing_that_a_turn_leaves_behind_has_the_key(
 
 @planted
 def test_no_object_that_holds_a_key_shows_it(planting: Planting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seed: secrets are never in a `repr`."""
+    """Seed: secrets never appear in a `repr`."""
     url = "http://127.0.0.1:9"
     for name, value in planting.environment(url).items():
         monkeypatch.setenv(name, value)
@@ -267,7 +267,7 @@ def _taken(take: Callable[[Any], Any], model: object) -> str:
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy, json.dumps, vars])
 @planted
-def test_a_key_does_not_travel_with_copies(planting: Planting, take: Callable[[Any], Any]) -> None:
+def test_a_key_is_not_copied_or_pickled(planting: Planting, take: Callable[[Any], Any]) -> None:
     """Ours: a secret that can be pickled may end up in a file."""
     model = planting.by_parameter("http://127.0.0.1:9")
     for one in (model, model._client._endpoint, Agent(model), Recorded(model, "never.jsonl")):
@@ -293,10 +293,10 @@ def test_a_key_does_not_travel_with_copies(planting: Planting, take: Callable[[A
     ],
 )
 @planted
-def test_a_model_that_cannot_be_made_does_not_repeat_its_key(
+def test_an_error_on_construction_does_not_repeat_the_key(
     planting: Planting, make: Callable[[str], ModelProvider]
 ) -> None:
-    """Ours: keys end up in wrong variables, and in URLs."""
+    """Ours: keys are sometimes put into the wrong variable, or into a URL."""
     with pytest.raises(StandfastError) as caught:
         make(planting.key)
     said = "".join(traceback.format_exception(caught.value))
@@ -304,7 +304,7 @@ def test_a_model_that_cannot_be_made_does_not_repeat_its_key(
 
 
 @planted
-def test_what_a_model_says_is_content_whatever_it_says(planting: Planting) -> None:
+def test_a_models_text_is_not_redacted(planting: Planting) -> None:
     """Ours: the runtime does not change text; use `Redact` for that."""
     said = f"Your key is {planting.key}."
 
@@ -319,8 +319,8 @@ def test_what_a_model_says_is_content_whatever_it_says(planting: Planting) -> No
     run(play)
 
 
-def test_headers_of_ones_own_are_sent_and_not_written_down(tmp_path: Path) -> None:
-    """Ours: gateways have their own keys in their own headers."""
+def test_custom_headers_are_sent_but_not_recorded(tmp_path: Path) -> None:
+    """Ours: gateways expect their own keys in their own headers."""
     own = "a-header-of-my-own-0123456789"
     (planting, *_) = PLANTINGS
 
@@ -338,8 +338,8 @@ def test_headers_of_ones_own_are_sent_and_not_written_down(tmp_path: Path) -> No
     run(play)
 
 
-def test_a_header_that_cannot_be_sent_is_not_repeated() -> None:
-    """Ours: the header may be a key that was read from a file with its line end."""
+def test_an_invalid_header_is_not_repeated_in_the_error() -> None:
+    """Ours: the header may be a key that was read from a file with its newline."""
     own = "a-header-of-my-own-0123456789"
     (planting, *_) = PLANTINGS
 
@@ -355,8 +355,8 @@ def test_a_header_that_cannot_be_sent_is_not_repeated() -> None:
     run(play)
 
 
-def test_the_beginning_of_a_key_is_blotted_out_where_a_text_was_cut_off() -> None:
-    """Ours: excerpts may end anywhere; a few characters, as vendors show of a key, may stay."""
+def test_the_beginning_of_a_key_is_redacted_where_text_was_truncated() -> None:
+    """Ours: excerpts may end anywhere; the few characters of a key that vendors show may stay."""
     secret = Secret("sk-proj-0123456789abcdef-0123456789")
 
     assert secret.scrub("bad: sk-proj-0123456789abcdef-01234 ...") == "bad: [key] ..."
@@ -369,7 +369,7 @@ def test_the_beginning_of_a_key_is_blotted_out_where_a_text_was_cut_off() -> Non
 
 @contextmanager
 def _serving(server: ModelServer) -> Iterator[ModelServer]:
-    """Start a server on its own thread, because commands have their own loops."""
+    """Start a server on its own thread, because commands have their own event loops."""
     begun, ended, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
 
     async def serve() -> None:
@@ -395,7 +395,7 @@ def _serving(server: ModelServer) -> Iterator[ModelServer]:
 def test_no_command_shows_the_key(
     planting: Planting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Seed: the command line is searched, with and without `--json`, on success and on failure."""
+    """Seed: the command line is searched, with and without `--json`, after success and failure."""
     from standfast.cli.main import main
 
     caplog.set_level(logging.DEBUG)

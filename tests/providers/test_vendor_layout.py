@@ -23,7 +23,7 @@ CLASS_NAMES = {
 
 
 def test_every_folder_but_the_shared_one_is_a_vendor() -> None:
-    """Ours: a new vendor is added here, and the tests below check its layout."""
+    """Ours: a new vendor must be added here, so that the tests below check its layout."""
     assert sorted(FOLDERS) == sorted([*CLASS_NAMES, "http"])
     assert {name.replace("_", "-") for name in CLASS_NAMES} <= VENDORS.keys()
 
@@ -41,7 +41,7 @@ def test_a_vendor_folder_has_the_same_four_files(folder: str) -> None:
 
 
 @pytest.mark.parametrize(("folder", "name"), CLASS_NAMES.items())
-def test_the_same_job_has_the_same_name_in_every_vendor_folder(folder: str, name: str) -> None:
+def test_the_same_function_has_the_same_name_in_every_vendor_folder(folder: str, name: str) -> None:
     """Ours: a reader of one vendor's code finds the counterpart in another's by its name."""
     modules = {
         part: importlib.import_module(f"standfast.providers.{folder}.{part}")

@@ -6,8 +6,8 @@ The parent collects as usual and forks the workers. A worker inherits every test
 those that it runs; it follows pytest's own protocol and sends back the reports, which the parent hands to its
 reporters.
 
-The parent deals out whole files, so that what the tests of a file share is started once, and the longest
-first, so that no worker is left with a long one at the end. A worker without tests takes half of what the
+The parent deals out whole files, so that fixtures shared by a file are started once, and the longest
+first, so that no worker is left with a long one at the end. An idle worker takes half of the tests that the
 busiest one has left.
 
 Rule 1: the parent has no threads when it forks, and runs no test itself.
@@ -39,7 +39,7 @@ from _pytest.runner import pytest_sessionfinish as end_session_fixtures
 from times import ALONE_S
 
 _PATIENCE_S = 20
-"""How long a worker that is stopped may take to finish its test."""
+"""How long a worker that is being stopped may take to finish its test."""
 
 
 class Worker:
@@ -56,7 +56,7 @@ class Worker:
         self.link, theirs = Pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            for link in (self.link, *others):  # or the workers would not notice that the parent is gone
+            for link in (self.link, *others):  # or the workers would not notice that the parent has gone
                 link.close()
             _work(number, session, theirs)
         theirs.close()
@@ -67,7 +67,7 @@ class Worker:
             self.closing = True
         else:
             self.held.append(index)
-        with contextlib.suppress(ConnectionError):  # it died, as the end of its reports will tell
+        with contextlib.suppress(ConnectionError):  # it has died, as the end of its reports will show
             self.link.send(index)
 
     def reap(self) -> int:
@@ -76,7 +76,7 @@ class Worker:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def stop(self) -> None:
-        """Let it finish the test that it runs and end what it started; kill it if that takes too long."""
+        """Let it finish its current test and end what it started; kill it if that takes too long."""
         self.link.close()
         for _ in range(_PATIENCE_S * 20):
             if os.waitpid(self.pid, os.WNOHANG)[0]:
@@ -89,7 +89,7 @@ class Worker:
 class Parent:
     """Deals out the tests of a session and reports their outcomes.
 
-    *expected* has the seconds that each test takes, as far as they are known. It affects the order alone.
+    *expected* has the seconds that each test takes, as far as they are known. It affects only the order.
     A test that takes longer than *patience_s* fails.
     """
 
@@ -112,7 +112,7 @@ class Parent:
                 ready = wait([worker.link for worker in self._workers], timeout=1)
                 for worker in [worker for worker in self._workers if worker.link in ready]:
                     self._receive(worker)
-                self._abort_the_late()
+                self._abort_overdue()
                 if self._session.shouldfail:
                     raise self._session.Failed(self._session.shouldfail)
                 if self._session.shouldstop:
@@ -140,7 +140,7 @@ class Parent:
         self._feed(worker)
 
     def _feed(self, worker: Worker) -> None:
-        """Send *worker* its next test, from its queue, the files that are left or the longest queue."""
+        """Send *worker* its next test, from its queue, the remaining files or the longest queue."""
         if worker.closing:
             return
         if not worker.queue and self._files:
@@ -151,13 +151,13 @@ class Parent:
                 worker.queue.appendleft(busiest.queue.pop())
         worker.send(worker.queue.popleft() if worker.queue else None)
 
-    def _abort_the_late(self) -> None:
+    def _abort_overdue(self) -> None:
         for worker in self._workers:
             if time.monotonic() - worker.since > self._patience_s:
                 os.kill(worker.pid, signal.SIGABRT)
 
     def _receive(self, worker: Worker) -> None:
-        """Take a worker's reports of a test, or note that it has ended."""
+        """Receive a worker's reports of a test, or note that it has ended."""
         config = self._session.config
         try:
             reports, seconds = worker.link.recv()
@@ -177,7 +177,7 @@ class Parent:
         config.hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     def _remove(self, worker: Worker) -> None:
-        """Remove a worker that has ended. If it died, fail its test; start another for what is left."""
+        """Remove a worker that has ended. If it died, fail its test; start another for the remaining ones."""
         self._workers.remove(worker)
         status = worker.reap()
         if status == 0 and not worker.held:
@@ -202,7 +202,7 @@ def _work(number: int, session: pytest.Session, link: Connection) -> NoReturn:
     status = 1
     try:
         _leave_the_parent(number, session.config)
-        with contextlib.suppress(EOFError, ConnectionError, KeyboardInterrupt):  # the parent stops
+        with contextlib.suppress(EOFError, ConnectionError, KeyboardInterrupt):  # the parent is stopping
             _run_tests(session, link)
         end_session_fixtures(session)
         atexit._run_exitfuncs()
@@ -218,7 +218,7 @@ def _leave_the_parent(number: int, config: pytest.Config) -> None:
     config.pluginmanager.unregister(name="terminalreporter")
     captured: Any = getattr(config.pluginmanager.getplugin("capturemanager"), "_global_capturing")  # noqa: B009
     for stream in (captured.out, captured.err):
-        # Modules may have kept `sys.stderr`, so the object stays and gets a file of its own.
+        # Modules may have kept `sys.stderr`, so the object stays and gets its own file.
         with contextlib.suppress(AttributeError, io.UnsupportedOperation), TemporaryFile(buffering=0) as own:
             os.dup2(own.fileno(), stream.tmpfile.fileno(), inheritable=False)
     factory: Any = getattr(config, "_tmp_path_factory")  # noqa: B009 - pytest has it for its own fixture
@@ -243,7 +243,7 @@ def _run_tests(session: pytest.Session, link: Connection) -> None:
 
 
 class _Reports:
-    """Collects what pytest reports about the test that runs."""
+    """Collects pytest's reports about the running test."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

@@ -7,9 +7,9 @@ with `-m`, with a file, and after `nsenter`. It sends the command and its pipes 
 threads. The server forks; the child takes over pipes, environment and directory, and runs the program as an
 interpreter would. The server waits for its children and passes on their statuses.
 
-Rule: the server only imports. It opens no store and calls nothing, so that no two children share a state.
+Rule: the server only imports. It opens no store and calls nothing, so that no two children share state.
 
-Not here: programs about the start of an interpreter, about imports or about zombies. They use `subprocess`.
+Not here: tests of interpreter start-up, imports or zombies. They use `subprocess`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class _Server:
-    """The process that forks. It ends when this one does."""
+    """The process that forks. It ends with this one."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -54,7 +54,7 @@ class _Server:
             )
 
     def fork(self, job: dict[str, Any], streams: list[int]) -> tuple[int, IO[str]]:
-        """Fork a process. Return its id, and the file in which its status will be."""
+        """Fork a process. Return its id, and the file that will contain its status."""
         words = os.memfd_create("job")
         reads, writes = os.pipe()
         try:
@@ -71,7 +71,7 @@ class _Server:
 
     def close(self) -> None:
         self._link.close()
-        self._process.kill()  # and with it whatever a test has left running
+        self._process.kill()  # and with it everything that a test left running
         self._process.wait()
 
 
@@ -79,7 +79,7 @@ _server: _Server | None = None
 
 
 def start() -> _Server:
-    """Return the server of this process, or of the one that it was forked from; start it if there is none."""
+    """Return the server of this process, or of the one it was forked from; start it if there is none."""
     global _server
     if _server is None:
         _server = _Server()
@@ -110,7 +110,7 @@ class Interpreter(subprocess.Popen[str]):
         env: Any,
         *rest: Any,
     ) -> None:
-        """Start the process: what `Popen` calls for it."""
+        """Start the process; `Popen` calls this method."""
         *_, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, _, _, _, _, _, new_session, _ = rest
         program = args.index(sys.executable)
         assert args[:program] in ([], ["nsenter", "-t", *args[2:3], "-n", "-u"]), args
@@ -129,7 +129,7 @@ class Interpreter(subprocess.Popen[str]):
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
-        """Return the id and the status of the process, or zeros if it runs."""
+        """Return the id and the status of the process, or zeros if it is running."""
         if wait_flags & os.WNOHANG and not select.select([self._news], [], [], 0)[0]:
             return 0, 0
         status = int(self._news.readline().removeprefix("status "))
@@ -183,7 +183,7 @@ def _serve(link: socket.socket) -> dict[str, Any] | None:
         if woken in ready:
             os.read(woken, 1000)
         while news and (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            with contextlib.suppress(BrokenPipeError):  # no one asks any more
+            with contextlib.suppress(BrokenPipeError):  # the client has gone
                 os.write(news[ended[0]], b"status %d\n" % ended[1])
             os.close(news.pop(ended[0]))
         if link.fileno() not in ready:
@@ -205,7 +205,7 @@ def _serve(link: socket.socket) -> dict[str, Any] | None:
 
 
 def _take_over(words: int, streams: list[int], status: int) -> dict[str, Any]:
-    """Make this forked process the one that was asked for, and return its job."""
+    """Turn this forked process into the requested one, and return its job."""
     os.lseek(words, 0, os.SEEK_SET)
     with os.fdopen(words) as file:
         job: dict[str, Any] = json.load(file)
@@ -229,7 +229,7 @@ def _take_over(words: int, streams: list[int], status: int) -> dict[str, Any]:
 
 
 def _run_and_exit(args: list[str]) -> NoReturn:
-    """Run a program and end this process, but for the destruction of every module: it takes longest."""
+    """Run a program and end this process without destroying every module, which takes longest."""
     status = 0
     try:
         _play(args)
@@ -255,7 +255,7 @@ def _run_and_exit(args: list[str]) -> NoReturn:
 
 
 def _play(args: list[str]) -> None:
-    """Run a program as the interpreter runs it with these arguments."""
+    """Run a program as the interpreter would with these arguments."""
     while args[0] == "-W":
         warnings.simplefilter(args[1])  # type: ignore[arg-type]
         args = args[2:]
@@ -266,7 +266,7 @@ def _play(args: list[str]) -> None:
         exec(compile(args[1], "<string>", "exec"), main.__dict__)
     elif args[0] == "-m":
         sys.argv, sys.path[0] = args[1:], os.getcwd()
-        sys.modules.pop(args[1], None)  # or `runpy` warns that it is imported and run
+        sys.modules.pop(args[1], None)  # otherwise `runpy` warns that it is imported and run
         runpy.run_module(args[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[0] = args, os.path.dirname(os.path.abspath(args[0]))

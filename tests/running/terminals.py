@@ -1,4 +1,4 @@
-"""Commands at a pseudo terminal."""
+"""Commands on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 class Terminal:
-    """A command at a pseudo terminal, in a process of its own."""
+    """A command on a pseudo-terminal, in its own process."""
 
     def __init__(self, *words: str, kind: str = "dumb") -> None:
         self.pid, self._fd = pty.fork()
@@ -40,7 +40,7 @@ class Terminal:
         self.type("\x03")
 
     def _let_it_wait(self) -> None:
-        """Wait until its main thread sleeps: the readline module misses a signal just before that."""
+        """Wait until its main thread sleeps: the readline module misses a signal that arrives just before."""
         stat = Path(f"/proc/{self.pid}/stat")
         asleep = 0
         deadline = time.monotonic() + 20
@@ -53,7 +53,7 @@ class Terminal:
         os.kill(self.pid, number)
 
     def exit_status(self) -> int:
-        """Wait for the end and return the status; the remaining output is in `rest`."""
+        """Wait for the end and return the exit status; the remaining output is in `rest`."""
         while more := self._read():
             self._shown += more
         status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

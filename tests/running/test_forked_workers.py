@@ -1,4 +1,4 @@
-"""Forked workers run every test once, share what a file shares, and report a worker that dies."""
+"""Forked workers run every test once, share the fixtures of a file, and report a worker that dies."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def suite(tmp_path: Path) -> Path:
 
 
 def _run(suite: Path, *options: str) -> tuple[int, str, int]:
-    """Run the suite with two workers; return the status, the output and how many workers ended in order."""
+    """Run the suite with two workers; return the status, the output and how many workers exited cleanly."""
     ended, writes = os.pipe()
     environment = {**os.environ, "PARENT": str(os.getpid()), "ENDED": str(writes)}
     plugins = ["-p", "no:cacheprovider", "-p", "no:schemathesis"]
@@ -97,7 +97,7 @@ def test_every_test_runs_once_and_is_reported(suite: Path) -> None:
 
 
 @pytest.mark.slow
-def test_after_the_first_failure_the_workers_end_what_they_started(suite: Path) -> None:
+def test_after_the_first_failure_the_workers_clean_up(suite: Path) -> None:
     """Ours: `-x` must not leave servers behind."""
     (suite / "test_suite.py").write_text(SUITE.replace("os.kill(os.getpid(), signal.SIGKILL)", "pass"))
     status, output, ended = _run(suite, "-x")
@@ -111,7 +111,7 @@ def test_after_the_first_failure_the_workers_end_what_they_started(suite: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["test", "fixture", "fixture after a failure"])
 def test_a_test_that_hangs_fails_and_shows_its_stack(suite: Path, where: str) -> None:
-    """Bug: a test that waited forever kept a run of CI from ending, and nothing said which test it was."""
+    """Bug: a test that waited for ever kept a CI run from ending, and nothing said which test it was."""
     wait = "    threading.Event().wait()\n"
     (suite / "test_suite.py").write_text(
         "import threading, pytest\n"
@@ -127,8 +127,8 @@ def test_a_test_that_hangs_fails_and_shows_its_stack(suite: Path, where: str) ->
 
 
 @pytest.mark.slow
-def test_a_test_that_was_measured_as_slow_is_marked_so(suite: Path) -> None:
-    """Ours: what `make test-fast` leaves out is measured, not guessed."""
+def test_a_test_measured_as_slow_is_marked_slow(suite: Path) -> None:
+    """Ours: the tests that `make test-fast` leaves out are measured, not guessed."""
     (suite / "test_other.py").write_text(
         "import pytest, time\n"
         "@pytest.mark.parametrize('text', ['a\\nb', 'é[x]'])\n"

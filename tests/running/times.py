@@ -14,7 +14,7 @@ import pytest
 
 LISTED_S = 0.05
 ALONE_S = 5.0
-"""A case that takes longer has its own line, and goes to a worker without the rest of its file."""
+"""A case that takes longer has its own line, and is dealt to a worker apart from the rest of its file."""
 
 _FILE = Path(__file__).with_name("times.txt")
 
@@ -32,7 +32,7 @@ def of(item: pytest.Item, listed: Mapping[str, float]) -> float:
 
 
 def write(measured: Mapping[str, float]) -> None:
-    """Make the list from the seconds of each case of a run. Tests that were not run keep their lines."""
+    """Write the list from the seconds of each case of a run. Tests that were not run keep their lines."""
     cases: dict[str, dict[str, float]] = defaultdict(dict)
     for nodeid, seconds in measured.items():
         cases[nodeid.partition("[")[0]][nodeid] = seconds

@@ -1,4 +1,4 @@
-"""What type checkers say about programs that use Standfast.
+"""The reports of type checkers about programs that use Standfast.
 
 The files in `cases` are checked, never run. A line that ends in `# error` must be reported by every checker,
 and no other line by any.
@@ -31,7 +31,7 @@ def expected() -> Places:
 
 
 def check(*command: str, cwd: Path = CASES) -> str:
-    """The report of a checker: its exit status is 1 when it found errors, more when it could not run."""
+    """Return the report of a checker, whose exit status is 1 if it found errors, more if it could not run."""
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=cwd,
@@ -50,7 +50,7 @@ def assert_same(found: Places, report: str) -> None:
 
 
 def write_settings(path: Path) -> None:
-    """Write the settings of `make lint` without those for tests: with the same ones its cache is used."""
+    """Write the settings of `make lint` without those for tests; with equal settings its cache is used."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
     lines = ["[mypy]", "explicit_package_bases = True", f"mypy_path = {':'.join(settings['mypy_path'])}"]
     lines += [f"strict = {settings['strict']}", f"python_version = {settings['python_version']}"]
@@ -62,10 +62,10 @@ def write_settings(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mypy_finds_no_mistake_in_the_project_and_every_mistake_in_the_cases(tmp_path: Path) -> None:
-    """Bug: `deps=42`, `tools=[5]` and `result.output.days` of a turn that waits passed the type checker.
+def test_mypy_finds_no_error_in_the_project_and_every_error_in_the_cases(tmp_path: Path) -> None:
+    """Bug: `deps=42`, `tools=[5]` and `result.output.days` of a waiting turn passed the type checker.
 
-    The first run is that of `make lint`; the second one takes from its cache what both read.
+    The first run is that of `make lint`; the second one uses its cache.
     """
     project = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
     assert project.returncode == 0, project.stdout + project.stderr
@@ -77,7 +77,7 @@ def test_mypy_finds_no_mistake_in_the_project_and_every_mistake_in_the_cases(tmp
 
 
 @pytest.mark.slow
-def test_pyright_reports_every_mistake_and_nothing_else() -> None:
+def test_pyright_reports_every_error_and_nothing_else() -> None:
     """Bug: the same for the checker that editors use."""
     report = check("pyright", "--pythonpath", sys.executable, "--outputjson", ".")
     found = {

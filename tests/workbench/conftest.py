@@ -1,4 +1,4 @@
-"""What the tests of the workbench share: a browser, a server and a page."""
+"""Fixtures of the workbench tests: a browser, a server and a page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ expect.set_options(timeout=30_000)  # a busy machine is slow, not wrong
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser for the tests of a file. While it is open, `asyncio.run` fails in this thread."""
+    """Start a browser for the tests of a file. While it is open, `asyncio.run` fails in this thread."""
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("Chromium is not installed: scripts/setup-engines installs it on Debian as root")
@@ -32,13 +32,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
-    """One server for the tests of a file; they use sessions of their own."""
+    """Start one server for the tests of a file; each test uses its own sessions."""
     with Workbench(tmp_path_factory.mktemp("workbench")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def page(stage: Workbench, browser: Browser) -> Iterator[Page]:
-    """The page of Ada, who may do everything."""
+    """Return the page of Ada, who may do everything."""
     with stage.person(browser) as opened:
         yield opened

@@ -10,19 +10,19 @@ pytestmark = pytest.mark.slow
 
 
 def ask(stage: Workbench, session_id: str, cents: int = 500) -> str:
-    """Ask for a refund, and return the id of the request."""
+    """Request a refund, and return the id of the approval."""
     result = stage.say(session_id, f'call refund {{"order_id": "A1", "cents": {cents}}}')
     return str(result.waits[0].wait_id)
 
 
 def test_an_empty_inbox_says_what_will_appear(stage: Workbench, page: Page) -> None:
-    """Ours: an empty inbox says what will appear in it."""
+    """Ours: a new user learns what the page is for."""
     page.goto(f"{stage.url}/approvals")
     expect(page.locator(".empty")).to_contain_text("Nothing to decide")
     expect(page).to_have_title("Approvals · Standfast")
 
 
-def test_a_request_appears_by_itself_and_the_title_counts_it(stage: Workbench, page: Page) -> None:
+def test_a_request_appears_without_a_reload_and_is_counted_in_the_title(stage: Workbench, page: Page) -> None:
     """Ours: the inbox is live, and the page title has the count."""
     page.goto(f"{stage.url}/approvals")
     one = ask(stage, "inbox-1", 1)
@@ -35,8 +35,8 @@ def test_a_request_appears_by_itself_and_the_title_counts_it(stage: Workbench, p
     expect(page.locator("#turns")).to_contain_text("refunded A1 1")
 
 
-def test_the_number_of_requests_follows_the_list(stage: Workbench, page: Page) -> None:
-    """Bug: the number beside the title stayed the same while requests came and went, and during a search."""
+def test_the_number_beside_the_title_follows_the_list(stage: Workbench, page: Page) -> None:
+    """Bug: the number stayed the same while requests came and went, and during a search."""
     page.goto(f"{stage.url}/approvals")
     expect(page.locator("#total")).to_have_text("0 requests waiting")
     waiting = [ask(stage, f"counted-{number}") for number in range(2)]
@@ -48,8 +48,8 @@ def test_the_number_of_requests_follows_the_list(stage: Workbench, page: Page) -
     expect(page.locator("#total")).to_have_text("0 requests waiting")
 
 
-def test_what_led_to_a_request_follows_its_decision(stage: Workbench, page: Page) -> None:
-    """Bug: on the page of a request that was decided, its call was still waiting."""
+def test_the_turn_behind_a_request_is_updated_after_the_decision(stage: Workbench, page: Page) -> None:
+    """Bug: on the page of a decided request, its call was still shown as waiting."""
     one = ask(stage, "context-follows")
     page.goto(f"{stage.url}/approvals/{one}")
     call = page.locator("#one .conversation details.call")
@@ -58,8 +58,8 @@ def test_what_led_to_a_request_follows_its_decision(stage: Workbench, page: Page
     expect(call).not_to_contain_text("Waiting")
 
 
-def test_the_inbox_shows_a_request_that_was_just_made(stage: Workbench, page: Page) -> None:
-    """Bug: the page was half a second old, so keys pressed at once found no request."""
+def test_the_inbox_shows_a_request_made_just_before(stage: Workbench, page: Page) -> None:
+    """Bug: the page was half a second out of date, so keys pressed at once found no request."""
     for number in range(3):
         assert page.request.get(f"{stage.url}/approvals").ok
         one = ask(stage, f"just-made-{number}", 1)
@@ -67,7 +67,7 @@ def test_the_inbox_shows_a_request_that_was_just_made(stage: Workbench, page: Pa
         stage.run(stage.runtime.deny(one))
 
 
-def test_the_title_counts_while_the_page_is_in_the_background(stage: Workbench, page: Page) -> None:
+def test_the_title_is_updated_while_the_page_is_in_the_background(stage: Workbench, page: Page) -> None:
     """Bug: htmx closes the streams of hidden pages, so the count in the title did not change."""
     page.goto(f"{stage.url}/approvals")
     expect(page).to_have_title("Approvals · Standfast")
@@ -80,8 +80,8 @@ def test_the_title_counts_while_the_page_is_in_the_background(stage: Workbench, 
     stage.run(stage.runtime.deny(waits[0].wait_id))
 
 
-def test_the_call_and_what_led_to_it_are_shown_exactly(stage: Workbench, page: Page) -> None:
-    """Ours: a person decides about the exact call, and sees the turn that asks."""
+def test_the_exact_call_and_the_turn_behind_it_are_shown(stage: Workbench, page: Page) -> None:
+    """Ours: a person decides about the exact call, and sees the turn that requested it."""
     one = ask(stage, "inbox-2", 1999)
     page.goto(f"{stage.url}/approvals?q=inbox-2")
     request = page.locator(f"#request-{one}")
@@ -98,7 +98,7 @@ def test_the_call_and_what_led_to_it_are_shown_exactly(stage: Workbench, page: P
     expect(page.locator(".request")).to_contain_text("not this week")
 
 
-def test_edited_arguments_show_a_diff_and_are_what_runs(stage: Workbench, page: Page) -> None:
+def test_edited_arguments_are_shown_as_a_diff_and_used_by_the_call(stage: Workbench, page: Page) -> None:
     """Ours: a person may edit the arguments, sees the difference, and the tool runs with them."""
     one = ask(stage, "inbox-3", 1999)
     page.goto(f"{stage.url}/approvals/{one}")
@@ -115,7 +115,7 @@ def test_edited_arguments_show_a_diff_and_are_what_runs(stage: Workbench, page: 
     expect(page.locator("#turns")).to_contain_text("refunded A1 10")
 
 
-def test_edited_arguments_that_do_not_fit_are_refused(stage: Workbench, page: Page) -> None:
+def test_invalid_edited_arguments_are_refused(stage: Workbench, page: Page) -> None:
     """Ours: the tool's contract applies to edited arguments, and the request stays open.
 
     Bug: the message disappeared as soon as the diff of the arguments arrived.
@@ -132,7 +132,7 @@ def test_edited_arguments_that_do_not_fit_are_refused(stage: Workbench, page: Pa
     stage.run(stage.runtime.deny(one))
 
 
-def test_two_people_decide_one_request_and_one_of_them_wins(
+def test_if_two_people_decide_a_request_only_one_succeeds(
     stage: Workbench, browser: Browser, page: Page
 ) -> None:
     """Ours: a request is decided once, and each person sees who decided."""
@@ -140,7 +140,7 @@ def test_two_people_decide_one_request_and_one_of_them_wins(
     with stage.person(browser, "read", "approve", name="Bob") as bob:
         bob.goto(f"{stage.url}/approvals/{one}")
         page.goto(f"{stage.url}/approvals/{one}")
-        bob.evaluate("document.querySelector('#live').remove()")  # Bob's page is late
+        bob.evaluate("document.querySelector('#live').remove()")  # Bob's page is out of date
         page.get_by_role("button", name="Approve").click()
         expect(page.locator(".request")).to_contain_text("Approved by Ada")
         bob.get_by_role("button", name="Deny").click()
@@ -149,11 +149,11 @@ def test_two_people_decide_one_request_and_one_of_them_wins(
         expect(bob.locator(".request")).to_contain_text("Approved by Ada")
 
 
-def test_a_grant_is_given_only_with_the_approval(stage: Workbench, browser: Browser, page: Page) -> None:
+def test_a_grant_takes_effect_only_with_the_approval(stage: Workbench, browser: Browser, page: Page) -> None:
     """Bug: `Approve and grant` on a request that another person had denied left the grant in force."""
     one = ask(stage, "inbox-late-grant")
     page.goto(f"{stage.url}/approvals/{one}")
-    page.evaluate("document.querySelector('#live').remove()")  # this page is late
+    page.evaluate("document.querySelector('#live').remove()")  # this page is out of date
     stage.run(stage.runtime.deny(one))
     page.get_by_text("Approve similar calls in the future").click()
     page.get_by_role("button", name="Approve and grant").click()
@@ -162,7 +162,7 @@ def test_a_grant_is_given_only_with_the_approval(stage: Workbench, browser: Brow
     assert not [grant for grant in grants if grant.is_in_force(stage.runtime.now_ms())]
 
 
-def test_a_decision_of_another_person_shows_up_by_itself(
+def test_another_persons_decision_appears_without_a_reload(
     stage: Workbench, browser: Browser, page: Page
 ) -> None:
     """Ours: several people can work at once."""
@@ -176,7 +176,7 @@ def test_a_decision_of_another_person_shows_up_by_itself(
     expect(page.locator(".request")).to_contain_text("Approved by Ada")
 
 
-def test_a_form_that_is_being_filled_in_survives_an_update(stage: Workbench, page: Page) -> None:
+def test_an_update_does_not_clear_a_form_that_is_being_filled_in(stage: Workbench, page: Page) -> None:
     """Ours: an update of the list keeps the text that a person is writing."""
     one = ask(stage, "inbox-7")
     page.goto(f"{stage.url}/approvals")
@@ -195,7 +195,7 @@ def test_a_form_that_is_being_filled_in_survives_an_update(stage: Workbench, pag
     expect(page.locator(".request")).to_have_count(0)
 
 
-def test_the_inbox_works_with_keys_alone(stage: Workbench, page: Page) -> None:
+def test_the_inbox_works_with_the_keyboard_alone(stage: Workbench, page: Page) -> None:
     """Ours: every view works keyboard-first, and `?` lists the keys."""
     one = ask(stage, "inbox-9")
     page.goto(stage.url)
@@ -217,8 +217,8 @@ def test_the_inbox_works_with_keys_alone(stage: Workbench, page: Page) -> None:
     expect(page.locator(".request")).to_contain_text("Approved by Ada")
 
 
-def test_a_form_that_an_update_has_just_inserted_can_be_submitted(stage: Workbench, page: Page) -> None:
-    """Ours: a submit that comes before htmx has seen the form is sent, not turned into a page load."""
+def test_a_form_that_was_just_inserted_can_be_submitted(stage: Workbench, page: Page) -> None:
+    """Ours: a submit before htmx has processed the form is sent, and does not load another page."""
     one = ask(stage, "inbox-10")
     page.goto(f"{stage.url}/approvals/{one}")
     page.evaluate(

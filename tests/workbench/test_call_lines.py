@@ -39,14 +39,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_call_is_placed_where_its_order_leaves_one_line(name: str) -> None:
+def test_a_call_is_placed_only_if_the_order_of_calls_leaves_one_possible_line(name: str) -> None:
     """Ours: each call is shown at the line that made it, never at one that may be wrong."""
     code, made, lines = CASES[name]
     assert find_lines(code, [CallText(one, "") for one in made.split()]) == lines
 
 
-def test_literal_arguments_tell_lines_apart() -> None:
-    """Ours: a call with other arguments than those on a line was not made by that line."""
+def test_literal_arguments_distinguish_lines() -> None:
+    """Ours: a line with other literal arguments cannot have made the call."""
     code = "if x:\n    f('A1')\nelse:\n    f('B2')"
     assert find_lines(code, [CallText("f", 'order_id="B2"')]) == [4]
     assert find_lines(code, [CallText("f", 'order_id="A…"')]) == [None]

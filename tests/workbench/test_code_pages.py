@@ -40,7 +40,7 @@ def test_a_run_shows_its_calls_at_their_lines_and_its_variables(stage: Workbench
     expect(first.locator("td")).to_have_text(["total", "–", "1 int"])
 
 
-def test_a_session_without_a_model_is_forked_after_any_run(stage: Workbench, page: Page) -> None:
+def test_a_session_without_a_model_can_be_forked_after_any_run(stage: Workbench, page: Page) -> None:
     """Ours: a fork has the variables after that run, even if it was cancelled."""
     stage.run_code("trunk-run", "a = 1")
     stage.run_code("trunk-run", "a = 2\n1 / 0")
@@ -62,8 +62,8 @@ def test_a_session_without_a_model_is_forked_after_any_run(stage: Workbench, pag
         expect(page.locator("#turns .cell").last.get_by_label("Result")).to_have_text(value)
 
 
-def test_each_of_two_lines_that_call_one_function_has_its_call(stage: Workbench, page: Page) -> None:
-    """Ours: the engine tells the line; the structure of this code does not."""
+def test_two_lines_that_call_the_same_function_each_show_their_own_call(stage: Workbench, page: Page) -> None:
+    """Ours: the engine reports the line; the structure of this code does not reveal it."""
     for session_id in ("apart", "apart-agent"):
         if session_id == "apart":
             stage.run_code(session_id, BRANCHES)
@@ -75,10 +75,8 @@ def test_each_of_two_lines_that_call_one_function_has_its_call(stage: Workbench,
         expect(page.locator("#turns code:nth-child(6) + .at-line")).to_contain_text("A2")
 
 
-def test_the_cells_of_an_agent_show_the_results_of_their_calls_like_runs_do(
-    stage: Workbench, page: Page
-) -> None:
-    """Bug: beside the lines of an agent's ended cell, calls had no results; those of a run had."""
+def test_an_agents_cells_show_the_results_of_their_calls_as_runs_do(stage: Workbench, page: Page) -> None:
+    """Bug: calls beside the lines of an agent's finished cell had no results, unlike those of a run."""
     code = "found = order('A1')\nfound['cents']"
     stage.run_code("alike", code)
     stage.say("alike-agent", code, agent="coder")
@@ -92,10 +90,8 @@ def test_the_cells_of_an_agent_show_the_results_of_their_calls_like_runs_do(
     assert shown[0] == shown[1]
 
 
-def test_a_waiting_run_shows_where_it_stands_and_continues_when_it_is_approved(
-    stage: Workbench, page: Page
-) -> None:
-    """Ours: the calls before the one that waits come from the journal, also if no event tells them."""
+def test_a_waiting_run_shows_its_position_and_continues_when_approved(stage: Workbench, page: Page) -> None:
+    """Ours: the calls before the waiting one come from the journal, even if no event reported them."""
     code = "for name in ['A1', 'A2']:\n    cents = order(name)['cents']\n    refund(name, cents)\nname"
     assert stage.run_code("waiting-run", code).status == "waiting_for_approval"
     page.goto(f"{stage.url}/sessions/waiting-run")
@@ -110,10 +106,8 @@ def test_a_waiting_run_shows_where_it_stands_and_continues_when_it_is_approved(
     expect(page.locator("#turns .cell").get_by_label("Result")).to_have_text("A2")
 
 
-def test_a_long_loop_shows_its_first_and_last_calls_and_those_that_failed(
-    stage: Workbench, page: Page
-) -> None:
-    """Ours: a page stays readable if a line made many calls; all of them are there on demand."""
+def test_a_long_loop_shows_its_first_and_last_calls_and_the_failed_ones(stage: Workbench, page: Page) -> None:
+    """Ours: a page stays readable if a line made many calls; all of them are available on demand."""
     stage.run_code("many-calls", LOOP)
     page.goto(f"{stage.url}/sessions/many-calls")
     line = page.locator("#turns .at-line")
@@ -124,8 +118,8 @@ def test_a_long_loop_shows_its_first_and_last_calls_and_those_that_failed(
     expect(page.locator("#turns .history > .stack > .stack .call")).to_have_count(30)
 
 
-def test_code_is_run_and_cancelled_from_the_page(stage: Workbench, page: Page) -> None:
-    """Ours: a session without a model takes code where another takes a message."""
+def test_code_can_be_run_and_cancelled_from_the_page(stage: Workbench, page: Page) -> None:
+    """Ours: a session without a model accepts code where another accepts a message."""
     stage.run_code("typed", "a = 1")
     page.goto(f"{stage.url}/sessions/typed")
     field = page.get_by_role("textbox", name="Code")
@@ -146,7 +140,7 @@ def test_code_is_run_and_cancelled_from_the_page(stage: Workbench, page: Page) -
 
 
 def test_the_list_of_sessions_shows_the_last_code(stage: Workbench, page: Page) -> None:
-    """Ours: a session without a model says nothing; its last code stands for it."""
+    """Ours: a session without a model has no messages, so its last code is shown instead."""
     stage.run_code("listed-run", "answer = 6 * 7")
     page.goto(f"{stage.url}/?q=listed-run")
     expect(page.locator("#s-listed-run")).to_contain_text("answer = 6 * 7")

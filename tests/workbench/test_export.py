@@ -18,9 +18,7 @@ from standfast.workbench.export import export_html
 pytestmark = pytest.mark.slow
 
 
-def test_an_export_is_one_file_that_asks_for_nothing(
-    stage: Workbench, browser: Browser, tmp_path: Path
-) -> None:
+def test_an_export_is_one_file_without_requests(stage: Workbench, browser: Browser, tmp_path: Path) -> None:
     """Ours: the same renderers write one self-contained file; it has no script and makes no request.
 
     Bug: its times were `4 s ago`, whenever it was opened.

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def keys(stage: Workbench, browser: Browser) -> Iterator[Page]:
-    """The page of a person without a mouse."""
+    """Return the page of a person without a mouse."""
     with stage.person(browser, name="Kim") as opened:
         yield opened
 
@@ -36,8 +36,8 @@ def tab_to(page: Page, text: str, most: int = 120) -> None:
     raise AssertionError(f"Tab never comes to {text!r}")
 
 
-def test_question_mark_lists_the_keys_on_every_view(stage: Workbench, keys: Page) -> None:
-    """Ours: `?` lists the keys."""
+def test_the_question_mark_lists_the_keys_in_every_view(stage: Workbench, keys: Page) -> None:
+    """Ours: a user can discover the keys."""
     stage.say("keyed", "say hello")
     for path in ("/", "/approvals", "/grants", "/tools", "/usage", "/operations", "/sessions/keyed"):
         keys.goto(stage.url + path)
@@ -47,7 +47,7 @@ def test_question_mark_lists_the_keys_on_every_view(stage: Workbench, keys: Page
         expect(keys.get_by_role("dialog")).to_have_count(0)
 
 
-def test_a_session_is_found_opened_and_written_to(stage: Workbench, keys: Page) -> None:
+def test_a_session_can_be_found_opened_and_written_to(stage: Workbench, keys: Page) -> None:
     """Ours: the list and the conversation, keyboard only."""
     stage.say("keyed-talk", "say hello")
     keys.goto(stage.url)
@@ -66,7 +66,7 @@ def test_a_session_is_found_opened_and_written_to(stage: Workbench, keys: Page) 
     expect(keys.locator("details.call")).to_contain_text('"K1"')
 
 
-def test_the_views_of_a_session_and_of_a_turn_are_reached(stage: Workbench, keys: Page) -> None:
+def test_the_views_of_a_session_and_of_a_turn_can_be_reached(stage: Workbench, keys: Page) -> None:
     """Ours: branches, plugins, waterfall, prompt and journal, keyboard only."""
     stage.say("keyed-views", 'call order {"order_id": "K1"}')
     address = f"{stage.url}/sessions/keyed-views"
@@ -92,7 +92,7 @@ def test_the_views_of_a_session_and_of_a_turn_are_reached(stage: Workbench, keys
     keys.wait_for_url(f"{address}-*")
 
 
-def test_branches_are_compared(stage: Workbench, keys: Page) -> None:
+def test_branches_can_be_compared(stage: Workbench, keys: Page) -> None:
     """Ours: the graph and the comparison, keyboard only."""
     stage.say("keyed-fork", "say one")
     stage.run(stage.runtime.fork("keyed-fork", "keyed-fork-b"))
@@ -104,8 +104,8 @@ def test_branches_are_compared(stage: Workbench, keys: Page) -> None:
     expect(keys.locator(".columns")).to_contain_text("two")
 
 
-def test_requests_are_denied_and_grants_revoked(stage: Workbench, keys: Page) -> None:
-    """Ours: the inbox, what was decided and the grants, keyboard only."""
+def test_requests_can_be_denied_and_grants_revoked(stage: Workbench, keys: Page) -> None:
+    """Ours: the inbox, earlier decisions and the grants, keyboard only."""
     stage.say("keyed-ask", 'call refund {"order_id": "K1", "cents": 5}')
     stage.run(
         stage.runtime.grant(
@@ -129,7 +129,7 @@ def test_requests_are_denied_and_grants_revoked(stage: Workbench, keys: Page) ->
     expect(keys.locator(".request").first).to_contain_text("Revoked by Kim")
 
 
-def test_a_tool_is_tried(stage: Workbench, keys: Page) -> None:
+def test_a_tool_can_be_tried(stage: Workbench, keys: Page) -> None:
     """Ours: the catalog and try-it, keyboard only."""
     keys.goto(stage.url)
     press(keys, "g t")
@@ -143,7 +143,7 @@ def test_a_tool_is_tried(stage: Workbench, keys: Page) -> None:
     expect(keys.locator("#turns")).to_contain_text("The tool has answered.")
 
 
-def test_usage_and_operations_are_read_and_the_store_pruned(stage: Workbench, keys: Page) -> None:
+def test_usage_and_operations_can_be_read_and_the_store_pruned(stage: Workbench, keys: Page) -> None:
     """Ours: the figures and pruning, keyboard only."""
     stage.say("keyed-usage", "say hello")
     keys.goto(stage.url)

@@ -64,7 +64,7 @@ def test_a_comparison_says_how_many_turns_it_omits(
 
 
 def test_a_rewound_turn_stays_in_the_graph(stage: Workbench, page: Page) -> None:
-    """Ours: the graph shows what a rewind left behind."""
+    """Ours: the graph shows the turns that a rewind left."""
     for word in ("one", "two"):
         stage.say("back", f"say {word}")
     stage.run(stage.runtime.rewind("back"))
@@ -74,7 +74,7 @@ def test_a_rewound_turn_stays_in_the_graph(stage: Workbench, page: Page) -> None
     expect(page.locator(".graph circle.off")).to_have_count(1)
 
 
-def test_a_tool_is_tried_through_dispatch_and_approval(stage: Workbench, page: Page) -> None:
+def test_a_tool_can_be_tried_with_dispatch_and_approval(stage: Workbench, page: Page) -> None:
     """Ours: the catalog has a form that makes a call as a model would, approval included."""
     page.goto(f"{stage.url}/tools")
     tool = page.locator("#agent-clerk details").filter(has_text="Refund an order")
@@ -89,8 +89,8 @@ def test_a_tool_is_tried_through_dispatch_and_approval(stage: Workbench, page: P
     expect(page.locator("#turns").get_by_label("Result")).to_contain_text("refunded B2 7")
 
 
-def test_arguments_that_do_not_fit_come_back_as_a_failed_call(stage: Workbench, page: Page) -> None:
-    """Ours: try-it shows the tool's own refusal."""
+def test_invalid_arguments_are_reported_as_a_failed_call(stage: Workbench, page: Page) -> None:
+    """Ours: try-it shows the tool's own error."""
     page.goto(f"{stage.url}/tools")
     tool = page.locator("#agent-clerk details").filter(has_text="Look an order up")
     tool.locator("summary").click()
@@ -104,7 +104,7 @@ def test_arguments_that_do_not_fit_come_back_as_a_failed_call(stage: Workbench, 
 
 
 def test_the_plugins_of_a_session_are_listed_with_their_hooks(stage: Workbench, page: Page) -> None:
-    """Ours: what each plugin adds, its options, and the hooks in the order in which they run."""
+    """Ours: the page has what each plugin adds, its options, and the hooks in the order in which they run."""
     stage.run(
         stage.runtime.session(
             "plugged", agent=stage.runtime.agents["planner"], options={"late": {"words": 3}}
@@ -119,8 +119,8 @@ def test_the_plugins_of_a_session_are_listed_with_their_hooks(stage: Workbench, 
     expect(hooks).to_contain_text("early (+5) → late")
 
 
-def test_a_tool_that_is_added_appears_and_what_was_written_stays(stage: Workbench, page: Page) -> None:
-    """Ours: the catalog is live; it does not take away what a person types or has opened."""
+def test_an_added_tool_appears_and_typed_text_is_kept(stage: Workbench, page: Page) -> None:
+    """Ours: the catalog is live; an update does not remove what a person types or has opened."""
     page.goto(f"{stage.url}/tools")
     known = page.locator("#agent-clerk details").filter(has_text="Look an order up")
     known.locator("summary").click()
@@ -141,7 +141,7 @@ def test_a_tool_that_is_added_appears_and_what_was_written_stays(stage: Workbenc
 
 
 class Remote(StaticTools):
-    """A source whose tools can change, or that cannot be reached."""
+    """A tool source whose tools can change, or that cannot be reached."""
 
     source = "remote"
     revision = 1
@@ -157,7 +157,7 @@ class Remote(StaticTools):
 
 
 def test_tools_of_a_connected_source_are_listed_and_a_broken_one_is_named(tmp_path: Path) -> None:
-    """Ours: an MCP server's tools are in the catalog before a turn uses them; one that is down says why."""
+    """Ours: an MCP server's tools are listed before a turn uses them; if it is down, the page says why."""
     from server_stage import refund
 
     remote = Remote([refund.registered])
@@ -173,7 +173,7 @@ def test_tools_of_a_connected_source_are_listed_and_a_broken_one_is_named(tmp_pa
         assert "no route to the server" in shown.text
 
 
-def test_the_page_of_plugins_follows_its_session(stage: Workbench, page: Page) -> None:
+def test_the_plugins_page_follows_its_session(stage: Workbench, page: Page) -> None:
     """Ours: every view is live."""
     stage.say("followed", "say hello", agent="planner")
     page.goto(f"{stage.url}/sessions/followed/plugins")
@@ -183,7 +183,7 @@ def test_the_page_of_plugins_follows_its_session(stage: Workbench, page: Page) -
 
 
 def test_usage_is_shown_by_agent_model_and_session(stage: Workbench, page: Page) -> None:
-    """Ours: tokens by agent, model, source and session."""
+    """Ours: tokens are shown by agent, model, source and session."""
     stage.say("spent", "say hello")
     page.goto(f"{stage.url}/usage")
     expect(page.locator(".cards")).to_contain_text("Model calls")
@@ -194,7 +194,7 @@ def test_usage_is_shown_by_agent_model_and_session(stage: Workbench, page: Page)
 
 
 def test_a_grant_approves_later_calls_until_it_is_revoked(stage: Workbench, page: Page) -> None:
-    """Ours: approve by a grant with a rule; it is listed with who gave it, and can be revoked."""
+    """Ours: a grant may have a rule; it is listed with the person who gave it, and can be revoked."""
     ask = 'call refund {"order_id": "A1", "cents": %d}'
     stage.say("granted", ask % 500)
     page.goto(f"{stage.url}/sessions/granted")
@@ -213,7 +213,7 @@ def test_a_grant_approves_later_calls_until_it_is_revoked(stage: Workbench, page
     assert stage.say("granted", ask % 600).waits
 
 
-def test_operations_show_what_waits_and_what_no_process_runs(stage: Workbench, page: Page) -> None:
+def test_the_operations_page_shows_waiting_and_stuck_turns(stage: Workbench, page: Page) -> None:
     """Ours: an operator sees counts of turns, triggers and stuck turns, and can prune."""
     stage.say("asks", 'call refund {"order_id": "A1", "cents": 5}')
     stage.run(stage.runtime.add_trigger("nightly", "cron", "asks", schedule="0 3 * * *"))
@@ -229,7 +229,7 @@ def test_operations_show_what_waits_and_what_no_process_runs(stage: Workbench, p
     stage.run(stage.runtime.remove_trigger("nightly"))
 
 
-def test_operations_show_a_postgresql_store_as_well(
+def test_the_operations_page_also_works_with_postgresql(
     browser: Browser, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     """Ours: the view is the same on every store."""

@@ -1,4 +1,4 @@
-"""How pages look and read: axe-core finds nothing, nothing overflows; the screenshots of the documentation.
+"""The appearance of pages: axe-core finds no violation, nothing overflows; screenshots for the documentation.
 
 `STANDFAST_TEST_SEED=all STANDFAST_SCREENSHOTS=docs/guides/workbench` writes the screenshots there, wide ones
 light and narrow ones dark; `STANDFAST_OTHER_SCREENSHOTS` is a folder for the others.
@@ -88,7 +88,7 @@ SIZES = [("light", 1440, 900), ("dark", 360, 780), ("dark", 1440, 900), ("light"
 
 @pytest.fixture(scope="module")
 def shown(stage: Workbench) -> Workbench:
-    """A server with sessions of every kind."""
+    """Start a server with sessions of every kind."""
     stage.say("words", LONG)
     stage.say("words", f'call order {{"order_id": "{"a long one, " * 20}"}}')
     stage.say("words", RTL)
@@ -150,8 +150,8 @@ def address(stage: Workbench, name: str) -> str:
 
 @pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", PAGES)
-def test_axe_finds_nothing_and_nothing_overflows(looking: Page, shown: Workbench, name: str) -> None:
-    """Ours: axe-core reports no violations, light and dark, narrow and wide; no page scrolls sideways."""
+def test_axe_finds_no_violation_and_nothing_overflows(looking: Page, shown: Workbench, name: str) -> None:
+    """Ours: axe-core reports no violation, light and dark, narrow and wide; no page scrolls sideways."""
     looking.goto(address(shown, name))
     expect(looking.locator("main")).to_be_visible()
     for summary in looking.locator("summary").all()[:6]:
@@ -173,7 +173,7 @@ def test_axe_finds_nothing_and_nothing_overflows(looking: Page, shown: Workbench
 
 
 @pytest.mark.parametrize("dialog", ["Keys", "New session"])
-def test_axe_finds_nothing_in_a_dialog(looking: Page, shown: Workbench, dialog: str) -> None:
+def test_axe_finds_no_violation_in_a_dialog(looking: Page, shown: Workbench, dialog: str) -> None:
     """Ours: dialogs are accessible, too, and fit on a phone."""
     looking.goto(shown.url)
     looking.get_by_role("button", name=dialog).click()
@@ -186,7 +186,7 @@ def test_axe_finds_nothing_in_a_dialog(looking: Page, shown: Workbench, dialog: 
 
 
 def violations(page: Page) -> list[tuple[str, list[str]]]:
-    """Return what axe-core finds wrong with a page: the rules, each with some elements that break it."""
+    """Return the violations that axe-core finds: the rules, each with some elements that break it."""
     found: Any = page.evaluate(f"{AXE}; axe.run(document, {{resultTypes: ['violations']}})")
     return [(one["id"], [node["html"][:200] for node in one["nodes"]][:3]) for one in found["violations"]]
 

@@ -1,4 +1,4 @@
-"""Safety of pages: they run no text of a model, a tool, a file name or a person, and ask no other server."""
+"""Safety of pages: they execute no text of a model, tool, file name or person, and call no other server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ document.addEventListener("securitypolicyviolation", (event) => window.hits.push
 
 @pytest.fixture(scope="module")
 def attacked(stage: Workbench) -> Workbench:
-    """A server whose sessions have every payload in every field that others fill."""
+    """Start a server whose sessions have every payload in every field that others fill."""
     for payload in PAYLOADS:
         stage.say("words", f"say {payload}")
     for chunk in (PAYLOADS[:31], PAYLOADS[31:]):
@@ -78,7 +78,7 @@ async def _first_turn(stage: Workbench, session_id: str) -> str:
 
 
 def quiet(page: Page) -> Any:
-    """Return what a page has run although it must not, after a moment for late events."""
+    """Return the scripts that a page has run illegally, after a moment for late events."""
     page.wait_for_timeout(150)
     return page.evaluate("window.hits")
 
@@ -120,7 +120,7 @@ ADDRESSES = [
 
 @pytest.mark.sampled(15)
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_no_text_of_others_runs(attacked: Workbench, watched: Page, address: str) -> None:
+def test_no_untrusted_text_is_executed(attacked: Workbench, watched: Page, address: str) -> None:
     """Ours: 60 payloads in every field that a model, a tool, a file name or a person fills; none executes."""
     names = {"turn": "tools", "cell": "code", "run": "runs", "said": "words"}
     turns = {name: attacked.run(_first_turn(attacked, session)) for name, session in names.items()}
@@ -134,7 +134,9 @@ def test_no_text_of_others_runs(attacked: Workbench, watched: Page, address: str
     assert quiet(watched) == []
 
 
-def test_there_are_sixty_payloads_and_the_page_has_all_of_them(attacked: Workbench, watched: Page) -> None:
+def test_there_are_sixty_payloads_and_the_page_contains_all_of_them(
+    attacked: Workbench, watched: Page
+) -> None:
     """Ours: the test above must look at pages that contain the payloads."""
     assert len(PAYLOADS) >= 60
     watched.goto(f"{attacked.url}/sessions/files")
@@ -145,7 +147,7 @@ def test_there_are_sixty_payloads_and_the_page_has_all_of_them(attacked: Workben
     assert sum(" ".join(one.split())[:20] in " ".join(text.split()) for one in PAYLOADS) == len(PAYLOADS)
 
 
-def test_what_streams_is_text_as_well(attacked: Workbench, watched: Page) -> None:
+def test_streamed_text_is_not_executed_either(attacked: Workbench, watched: Page) -> None:
     """Ours: htmx inserts streamed pieces, which must contain no markup."""
     watched.goto(f"{attacked.url}/sessions/words")
     expect(watched.locator("html:not(.offline)")).to_have_count(1)
@@ -156,7 +158,7 @@ def test_what_streams_is_text_as_well(attacked: Workbench, watched: Page) -> Non
     assert quiet(watched) == []
 
 
-def test_pages_ask_no_other_server(stage: Workbench, browser: Browser) -> None:
+def test_pages_send_requests_to_no_other_server(stage: Workbench, browser: Browser) -> None:
     """Ours: the network log of every view has requests to our own server only."""
     stage.say("net", "say ![x](https://example.org/x.png) [y](https://example.org)")
     turn = f"/sessions/net/turns/{stage.run(_first_turn(stage, 'net'))}"
@@ -173,7 +175,7 @@ def test_pages_ask_no_other_server(stage: Workbench, browser: Browser) -> None:
     assert all(url.startswith(stage.url) for url in asked)
 
 
-def test_scripts_are_small_and_the_policy_has_no_unsafe_word(stage: Workbench, page: Page) -> None:
+def test_scripts_are_small_and_the_content_security_policy_is_strict(stage: Workbench, page: Page) -> None:
     """Ours: at most 40 kB of compressed JavaScript; a strict policy; no inline script or style."""
     import gzip
 
@@ -189,8 +191,8 @@ def test_scripts_are_small_and_the_policy_has_no_unsafe_word(stage: Workbench, p
     assert page.locator("[style], style").count() == 0
 
 
-def test_the_scripts_of_others_are_those_that_the_build_hook_pins() -> None:
-    """Ours: they are taken from a registry package, checked by digest, and come with their licences."""
+def test_third_party_scripts_are_those_that_the_build_hook_pins() -> None:
+    """Ours: they come from a registry package, are checked by digest, and include their licences."""
     static = Path(standfast.workbench.__file__).parent / "static"
     hook = ast.parse((ROOT / "scripts" / "build_hook.py").read_text(encoding="utf-8"))
     pinned = next(
@@ -204,7 +206,7 @@ def test_the_scripts_of_others_are_those_that_the_build_hook_pins() -> None:
         assert name in (static / "LICENSES.txt").read_text(encoding="utf-8")
 
 
-def test_another_site_can_open_a_page_but_change_nothing(stage: Workbench, page: Page) -> None:
+def test_another_site_can_link_to_a_page_but_change_nothing(stage: Workbench, page: Page) -> None:
     """Ours: a shared link works; a change needs our header and our origin."""
     cookie = page.context.cookies()[0]
     headers = {"cookie": f"{cookie['name']}={cookie['value']}", "accept": "text/html"}
@@ -221,7 +223,7 @@ def test_another_site_can_open_a_page_but_change_nothing(stage: Workbench, page:
             assert answer.status_code == 403
 
 
-def test_without_a_credential_pages_say_how_to_sign_in(stage: Workbench, browser: Browser) -> None:
+def test_pages_without_a_credential_say_how_to_sign_in(stage: Workbench, browser: Browser) -> None:
     """Ours: a page without a credential is refused, and says what to do."""
     page = browser.new_page()
     assert page.goto(f"{stage.url}/sessions/any").status == 401
@@ -229,7 +231,7 @@ def test_without_a_credential_pages_say_how_to_sign_in(stage: Workbench, browser
     page.close()
 
 
-def test_signing_out_ends_the_credential(stage: Workbench, browser: Browser) -> None:
+def test_signing_out_invalidates_the_credential(stage: Workbench, browser: Browser) -> None:
     """Ours: after signing out, the cookie is invalid."""
     with stage.person(browser, name="Eve") as page:
         cookies = page.context.cookies()

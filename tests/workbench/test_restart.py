@@ -1,4 +1,4 @@
-"""A page whose server is killed and started again."""
+"""A page whose server is killed and restarted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server_stage import ServerProcess
 pytestmark = pytest.mark.slow
 
 
-def test_a_page_continues_after_its_server_was_killed_in_the_middle_of_a_stream(
+def test_a_page_recovers_after_its_server_was_killed_during_a_stream(
     browser: Browser, tmp_path: Path
 ) -> None:
     """Ours: the page says that the connection is lost, reconnects, and shows the whole turn."""

@@ -23,7 +23,7 @@ total"""
 
 @pytest.fixture(autouse=True)
 def hold_again(stage: Workbench) -> None:
-    """Let `hold` wait in every test."""
+    """Make `hold` wait again in every test."""
     stage.loop.call_soon_threadsafe(stage.model.held.clear)
 
 
@@ -46,10 +46,10 @@ def test_a_reply_streams_into_the_page_and_becomes_a_turn(stage: Workbench, page
     expect(page.get_by_role("textbox", name="Message")).to_have_value("")
 
 
-def test_a_turn_that_ends_while_it_is_read_is_shown_once(
+def test_a_turn_that_ends_while_the_page_is_rendered_is_shown_once(
     stage: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bug: a turn that ended between two reads was in the history and was the current turn, too."""
+    """Bug: a turn that ended between two reads was both in the history and the current turn."""
     stage.say("ending", 'call refund {"order_id": "E1", "cents": 5}')
     handle = type(stage.runtime.session_handle("ending"))
     read_turn = handle.current_turn
@@ -83,7 +83,7 @@ def test_a_late_viewer_sees_the_whole_reply_in_progress(
             expect(one.locator("#turns")).to_contain_text("I am done")
 
 
-def test_markdown_is_shown_as_elements_of_a_closed_list(stage: Workbench, page: Page) -> None:
+def test_markdown_is_rendered_as_a_fixed_set_of_elements(stage: Workbench, page: Page) -> None:
     """Ours: only a safe subset of Markdown is rendered, and HTML stays text."""
     text = "say **bold**, `code`\n\n- one\n- two\n\n<b>raw</b> [link](https://example.org) [x](javascript:x)"
     stage.say("prose", text)
@@ -131,7 +131,7 @@ def test_a_cell_shows_each_call_at_the_line_that_made_it(stage: Workbench, page:
 
 
 def test_the_variables_of_code_are_shown(stage: Workbench, page: Page) -> None:
-    """Ours: names, types and short texts of what the session's code has stored."""
+    """Ours: the page shows names, types and short values of the variables that the session stores."""
     stage.say("kept", "total = 41\nnames = ['<b>', 'b']", agent="coder")
     page.goto(f"{stage.url}/sessions/kept")
     page.get_by_text("Current variables").click()
@@ -140,7 +140,7 @@ def test_the_variables_of_code_are_shown(stage: Workbench, page: Page) -> None:
     expect(rows.filter(has_text="names")).to_contain_text("['<b>', 'b']")
 
 
-def test_messages_are_injected_queued_and_withdrawn(stage: Workbench, page: Page) -> None:
+def test_messages_can_be_injected_queued_and_withdrawn(stage: Workbench, page: Page) -> None:
     """Ours: while a turn runs, messages are injected or queued, and queued ones can be withdrawn."""
     stage.say("busy", "say hello")
     page.goto(f"{stage.url}/sessions/busy")
@@ -159,7 +159,7 @@ def test_messages_are_injected_queued_and_withdrawn(stage: Workbench, page: Page
     expect(page.locator("#turns")).to_contain_text("and more")
 
 
-def test_a_running_turn_is_cancelled(stage: Workbench, page: Page) -> None:
+def test_a_running_turn_can_be_cancelled(stage: Workbench, page: Page) -> None:
     """Ours: Cancel ends the turn, and the page says why it ended."""
     stage.say("stopped", "say hello")
     page.goto(f"{stage.url}/sessions/stopped")
@@ -170,7 +170,7 @@ def test_a_running_turn_is_cancelled(stage: Workbench, page: Page) -> None:
 
 
 def test_attachments_are_uploaded_and_images_displayed(stage: Workbench, page: Page, tmp_path: Any) -> None:
-    """Ours: attachments are part of a message; images are displayed, other files saved."""
+    """Ours: attachments are part of a message; images are displayed, other files are downloaded."""
     (tmp_path / "dot.png").write_bytes(PIXEL)
     (tmp_path / "notes <b>.txt").write_text("notes")
     stage.say("files", "say hello")
@@ -185,8 +185,8 @@ def test_attachments_are_uploaded_and_images_displayed(stage: Workbench, page: P
     expect(page.locator("#uploads .chip")).to_have_count(0)
 
 
-def test_files_are_never_shown_as_pages_of_the_server(stage: Workbench, page: Page) -> None:
-    """Ours: an attachment with markup is saved, and its own policy forbids scripts."""
+def test_attachments_are_never_served_as_pages(stage: Workbench, page: Page) -> None:
+    """Ours: an attachment with markup is downloaded, and its own policy forbids scripts."""
     page_bytes = b"<script>document.title='owned'</script>"
     stage.say("markup", ["look", Attachment(page_bytes, "text/html", "x.html")])
     page.goto(f"{stage.url}/sessions/markup")
@@ -197,7 +197,7 @@ def test_files_are_never_shown_as_pages_of_the_server(stage: Workbench, page: Pa
     assert answer.headers["content-type"] == "application/octet-stream"
 
 
-def test_a_reader_sees_no_action_that_the_token_does_not_allow(stage: Workbench, browser: Browser) -> None:
+def test_only_actions_that_the_token_allows_are_offered(stage: Workbench, browser: Browser) -> None:
     """Ours: pages offer only what the scopes of the token allow, and routes refuse the rest."""
     stage.say("shown", 'call refund {"order_id": "A1", "cents": 5}')
     with stage.person(browser, "read", name="Rea") as reader:
@@ -240,8 +240,8 @@ def test_an_error_message_does_not_cover_the_buttons_of_the_composer(
     assert below or message["y"] + message["height"] <= button["y"]
 
 
-def test_a_failed_action_says_why_and_keeps_what_was_written(stage: Workbench, page: Page) -> None:
-    """Ours: an error of an action is a message; the field keeps its text."""
+def test_a_failed_action_says_why_and_keeps_the_typed_text(stage: Workbench, page: Page) -> None:
+    """Ours: the error is shown as a message, and the field keeps its text."""
     stage.say("blank", "say hello")
     page.goto(f"{stage.url}/sessions/blank")
     send(page, "   ")
@@ -252,7 +252,7 @@ def test_a_failed_action_says_why_and_keeps_what_was_written(stage: Workbench, p
     expect(page.locator("#toasts")).to_be_empty()
 
 
-def test_what_is_written_while_a_message_is_sent_stays(stage: Workbench, page: Page) -> None:
+def test_text_typed_while_a_message_is_sent_is_kept(stage: Workbench, page: Page) -> None:
     """Bug: the response to a message also cleared the text of the next one."""
     stage.say("quick", "say hello")
     page.goto(f"{stage.url}/sessions/quick")
@@ -272,7 +272,7 @@ def test_what_is_written_while_a_message_is_sent_stays(stage: Workbench, page: P
     expect(page.get_by_role("textbox", name="Message")).to_have_value("")
 
 
-def test_a_long_message_is_cut_until_it_is_asked_for(stage: Workbench, page: Page) -> None:
+def test_a_long_message_is_shortened_until_it_is_expanded(stage: Workbench, page: Page) -> None:
     """Bug: two long messages made a page of 2 MB; beyond 900,000 characters a message lost its end."""
     text = "say " + "word " * 30_000
     page.goto(f"{stage.url}/sessions/{stage.run(_made(stage, 'lengthy'))}")
@@ -298,8 +298,8 @@ def test_a_long_message_is_cut_until_it_is_asked_for(stage: Workbench, page: Pag
     assert page.get_by_label("Input", exact=True).inner_text().count("word") == 30_000
 
 
-def test_only_messages_of_the_session_are_shown_whole(stage: Workbench, page: Page) -> None:
-    """Ours: a session's page shows no other session's messages, and no other nodes."""
+def test_only_messages_of_the_session_can_be_expanded(stage: Workbench, page: Page) -> None:
+    """Ours: a session's page serves no other session's messages, and no other nodes."""
     stage.say("whole-1", "say one")
     stage.say("whole-2", "say two")
     (turn,) = stage.run(stage.runtime.session_handle("whole-1").turns())

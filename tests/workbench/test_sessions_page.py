@@ -17,8 +17,8 @@ def names(page: Page) -> list[str]:
     return page.locator(".sessions .name").all_inner_texts()
 
 
-def test_an_empty_list_says_how_sessions_come_to_be(page: Page) -> None:
-    """Ours: an empty list says how sessions are created."""
+def test_an_empty_list_says_how_to_create_sessions(page: Page) -> None:
+    """Ours: a new user learns what to do."""
     expect(page.locator(".empty")).to_contain_text("No sessions yet")
 
 
@@ -34,7 +34,7 @@ def test_a_session_appears_and_changes_its_state_without_a_reload(stage: Workben
     expect(page.locator("#pending")).to_contain_text("1")
 
 
-def test_filters_narrow_the_list_and_are_in_the_address(stage: Workbench, page: Page) -> None:
+def test_filters_narrow_the_list_and_are_in_the_url(stage: Workbench, page: Page) -> None:
     """Ours: each view has a URL that can be shared; back and forward work.
 
     Bug: changing a filter made two requests, and the back button had to be pressed twice.
@@ -64,8 +64,8 @@ def test_filters_narrow_the_list_and_are_in_the_address(stage: Workbench, page: 
     assert names(page) == ["pear"]
 
 
-def test_a_person_begins_a_session_from_the_list(stage: Workbench, page: Page) -> None:
-    """Ours: the button begins a session with an agent and a first message."""
+def test_a_session_can_be_started_from_the_list(stage: Workbench, page: Page) -> None:
+    """Ours: the button starts a session with an agent and a first message."""
     page.goto(stage.url)
     page.get_by_role("button", name="New session").click()
     dialog = page.get_by_role("dialog")
@@ -76,7 +76,7 @@ def test_a_person_begins_a_session_from_the_list(stage: Workbench, page: Page) -
     expect(page.locator("#turns")).to_contain_text("welcome")
 
 
-def test_a_tenant_sees_its_own_sessions_only(stage: Workbench, browser: Browser) -> None:
+def test_a_tenant_sees_only_its_own_sessions(stage: Workbench, browser: Browser) -> None:
     """Ours: the credential decides what pages show."""
     stage.say("plain", "say secret")
     stage.say("_acme_own", "say ours")
@@ -86,7 +86,7 @@ def test_a_tenant_sees_its_own_sessions_only(stage: Workbench, browser: Browser)
         expect(theirs.locator("#problem")).to_contain_text("Not found")
 
 
-def test_long_lists_come_in_pages(stage: Workbench, page: Page) -> None:
+def test_long_lists_are_paginated(stage: Workbench, page: Page) -> None:
     """Ours: a page of the list stays small however many sessions there are."""
     for number in range(45):
         stage.run(stage.runtime.session(f"many-{number:02}", agent=stage.runtime.agents["clerk"]))
@@ -98,7 +98,7 @@ def test_long_lists_come_in_pages(stage: Workbench, page: Page) -> None:
     expect(page.locator(".sessions .line")).to_have_count(40)
 
 
-def test_a_page_is_live_however_slowly_its_scripts_arrive(stage: Workbench, page: Page) -> None:
+def test_a_page_is_live_however_slowly_its_scripts_load(stage: Workbench, page: Page) -> None:
     """Bug: htmx started before its extension for streams had loaded, and the page never changed."""
     requests = itertools.count()
 

@@ -1,4 +1,4 @@
-"""One turn in a browser: its waterfall, and its journal with forks from the middle."""
+"""The pages of a turn in a browser: its waterfall, and its journal with forks from the middle."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def open_turn(page: Page, stage: Workbench, session_id: str, view: str) -> None:
     page.wait_for_url(f"{stage.url}/sessions/{session_id}/turns/*/{view}*")
 
 
-def test_the_waterfall_draws_the_spans_of_a_turn(stage: Workbench, page: Page) -> None:
-    """Ours: spans with tokens, from the journal, without any set-up; a filter for failures."""
+def test_the_waterfall_shows_the_spans_of_a_turn(stage: Workbench, page: Page) -> None:
+    """Ours: spans with tokens come from the journal, without any set-up; failures can be filtered."""
     stage.say("drawn", 'call order {"order_id": "none"}')
     open_turn(page, stage, "drawn", "waterfall")
     spans = page.locator(".waterfall .span")
@@ -31,7 +31,7 @@ def test_the_waterfall_draws_the_spans_of_a_turn(stage: Workbench, page: Page) -
     assert spans.count() < before
 
 
-def test_a_wait_is_hatched_and_a_takeover_marked(stage: Workbench, page: Page) -> None:
+def test_waits_are_hatched_and_takeovers_are_marked(stage: Workbench, page: Page) -> None:
     """Ours: waiting looks different from running."""
     waits = stage.say("waited", 'call refund {"order_id": "A1", "cents": 5}').waits
     stage.run(stage.runtime.session_handle("waited").approve(waits[0].wait_id))
@@ -39,8 +39,8 @@ def test_a_wait_is_hatched_and_a_takeover_marked(stage: Workbench, page: Page) -
     expect(page.locator(".span .bar.wait")).to_have_count(1)
 
 
-def test_the_journal_is_stepped_through(stage: Workbench, page: Page) -> None:
-    """Ours: at each input the page shows what came in, what the machine decided, and what it knew."""
+def test_the_journal_can_be_stepped_through(stage: Workbench, page: Page) -> None:
+    """Ours: at each input the page shows the input, the machine's decisions, and its state."""
     stage.say("stepped", 'call order {"order_id": "A1"}')
     open_turn(page, stage, "stepped", "journal")
     expect(page.locator(".panel h2").first).to_contain_text("Turn started")
@@ -54,8 +54,8 @@ def test_the_journal_is_stepped_through(stage: Workbench, page: Page) -> None:
     expect(page.locator("main")).to_contain_text(f"Input {last - 1} of {last}")
 
 
-def test_a_fork_continues_with_another_result_of_the_tool(stage: Workbench, page: Page) -> None:
-    """Ours: edit a tool's result at its place in the journal and continue from it in a fork."""
+def test_a_fork_continues_with_an_edited_tool_result(stage: Workbench, page: Page) -> None:
+    """Ours: a tool's result can be edited in the journal, and a fork continues from it."""
     stage.say("edited", 'call order {"order_id": "A1"}')
     open_turn(page, stage, "edited", "journal")
     page.locator(".steps a").filter(has_text="tool settled").click()
@@ -67,8 +67,8 @@ def test_a_fork_continues_with_another_result_of_the_tool(stage: Workbench, page
     expect(page.locator("#turns")).to_contain_text("'cents': 1999")
 
 
-def test_a_fork_continues_with_another_reply_of_the_model(stage: Workbench, page: Page) -> None:
-    """Ours: edit the model's reply and continue from it in a fork."""
+def test_a_fork_continues_with_an_edited_model_reply(stage: Workbench, page: Page) -> None:
+    """Ours: the model's reply can be edited, and a fork continues from it."""
     stage.say("reworded", "say one thing")
     open_turn(page, stage, "reworded", "journal")
     page.locator(".steps a").filter(has_text="model replied").click()
@@ -78,8 +78,8 @@ def test_a_fork_continues_with_another_reply_of_the_model(stage: Workbench, page
     expect(page.locator("#turns .prose")).to_have_text("another thing")
 
 
-def test_the_prompt_shows_what_the_model_received_and_what_has_changed(stage: Workbench, page: Page) -> None:
-    """Ours: by contributor, with a diff to the previous call and the part that the cache covers."""
+def test_the_prompt_page_shows_what_the_model_received_and_what_changed(stage: Workbench, page: Page) -> None:
+    """Ours: the prompt is shown by contributor, with a diff to the previous call and the cached part."""
     stage.say("asked-of-model", "say hello")
     stage.say("asked-of-model", 'call order {"order_id": "A1"}')
     open_turn(page, stage, "asked-of-model", "prompt")
@@ -102,7 +102,7 @@ def test_the_prompt_shows_what_the_model_received_and_what_has_changed(stage: Wo
     assert json.loads(saved.value.path().read_text())["messages"][0]["content"] == "say hello"
 
 
-def test_a_call_that_was_retried_tells_its_attempts(stage: Workbench, page: Page) -> None:
+def test_a_retried_call_shows_its_attempts(stage: Workbench, page: Page) -> None:
     """Ours: a call shows its arguments, result, duration, retries and approval."""
     stage.say("retried", 'call slow_once {"key": "retried"}')
     page.goto(f"{stage.url}/sessions/retried")
@@ -133,8 +133,8 @@ def test_a_cell_shows_its_calls_and_its_variables_before_and_after(stage: Workbe
     expect(made.first).to_contain_text('"id": "B2"')
 
 
-def test_turns_of_a_fork_link_to_the_session_that_took_them(stage: Workbench, page: Page) -> None:
-    """Bug: the journal of a turn before a fork was looked for in the fork."""
+def test_turns_of_a_fork_link_to_the_session_that_ran_them(stage: Workbench, page: Page) -> None:
+    """Bug: the journal of a turn before a fork was looked up in the fork."""
     stage.say("forked-from", 'call order {"order_id": "A1"}')
     stage.run(stage.runtime.fork("forked-from", "forked-to"))
     page.goto(f"{stage.url}/sessions/forked-to")
@@ -142,8 +142,8 @@ def test_turns_of_a_fork_link_to_the_session_that_took_them(stage: Workbench, pa
     expect(page.locator(".panel h2").first).to_contain_text("Turn started")
 
 
-def test_a_turn_that_waits_is_drawn_up_to_now(stage: Workbench, page: Page) -> None:
-    """Bug: a wait was drawn only when it was over."""
+def test_a_waiting_turn_is_drawn_up_to_now(stage: Workbench, page: Page) -> None:
+    """Bug: a wait was drawn only once it was over."""
     stage.say("still-waits", 'call refund {"order_id": "A1", "cents": 5}')
     page.goto(f"{stage.url}/sessions/still-waits")
     page.locator("#current").get_by_role("link", name="waterfall").click()
@@ -151,7 +151,7 @@ def test_a_turn_that_waits_is_drawn_up_to_now(stage: Workbench, page: Page) -> N
     expect(page.locator(".waterfall")).to_contain_text("still waiting")
 
 
-def test_subagents_and_crashes_are_in_the_waterfall(stage: Workbench, page: Page) -> None:
+def test_the_waterfall_shows_subagents_and_crashes(stage: Workbench, page: Page) -> None:
     """Ours: crashes and takeovers are marked, replayed effects are pale, subagents are inline."""
     stage.say("manages", "say done", agent="manager")
     open_turn(page, stage, "manages", "waterfall")
@@ -164,7 +164,7 @@ def test_subagents_and_crashes_are_in_the_waterfall(stage: Workbench, page: Page
     expect(page.locator(".waterfall")).to_contain_text("Taken over")
 
 
-def test_waterfall_journal_and_prompt_follow_a_turn_that_runs(stage: Workbench, page: Page) -> None:
+def test_waterfall_journal_and_prompt_follow_a_running_turn(stage: Workbench, page: Page) -> None:
     """Ours: each view updates live."""
     stage.model.held.clear()
     stage.say("followed", "say one")
@@ -204,7 +204,7 @@ def test_back_and_forward_return_to_the_same_views(stage: Workbench, page: Page)
         expect(page.locator("main")).to_contain_text(shown)
 
 
-def test_a_fork_begins_after_a_call(stage: Workbench, page: Page) -> None:
+def test_a_fork_can_start_after_a_call(stage: Workbench, page: Page) -> None:
     """Ours: fork from any message or call."""
     stage.say("forked-call", 'call order {"order_id": "A1"}')
     page.goto(f"{stage.url}/sessions/forked-call")

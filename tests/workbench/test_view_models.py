@@ -1,4 +1,4 @@
-"""View models: what pages show, as pure functions of records."""
+"""View models: the contents of pages, as pure functions of records."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_a_call_is_placed_at_the_only_line_that_calls_its_name() -> None:
     assert loose == ()
 
 
-def test_a_call_is_placed_at_the_line_that_the_engine_told() -> None:
-    """Ours: the engine's line is used; a call of other code has no line; others are matched as before."""
+def test_a_call_is_placed_at_the_line_that_the_engine_reported() -> None:
+    """Ours: a call from other code has no line; calls without a reported line are matched as before."""
     code = "if x:\n    f(x)\nelse:\n    f(y)\ng(1)"
     lines = {1: 4, 2: 2, 3: 0, 4: None}
     made = [CallView(call_id=one, name="f" if one < 4 else "g", brief="", line=lines[one]) for one in lines]
@@ -85,8 +85,8 @@ def test_a_call_is_placed_at_the_line_that_the_engine_told() -> None:
     assert unsure == ()
 
 
-def test_lines_are_counted_as_they_are_shown() -> None:
-    """Bug: code that begins with empty lines had its marks that many lines too low."""
+def test_line_numbers_match_the_code_as_shown() -> None:
+    """Bug: in code that starts with blank lines, the marks were that many lines too low."""
     call = ToolCall(call_id=1, name="run_code", arguments={"code": "\n\nf(1)\n1/0"})
     report = {
         "index": 1,
@@ -118,8 +118,8 @@ def test_each_cell_of_a_turn_has_its_own_calls_with_their_results() -> None:
     assert shown == [[(7, ("beside",))], [], [(None, ())]]
 
 
-def test_a_live_turn_folds_its_events() -> None:
-    """Ours: streamed text changes no other part of the page; a new model call begins a new text."""
+def test_a_live_turn_is_a_fold_of_its_events() -> None:
+    """Ours: streamed text changes no other part of the page; a new model call starts a new text."""
     live = LiveTurn()
     assert live.feed(TurnBegan(turn_id="t", session_id="s"))
     assert live.feed(ModelCallStarted(turn_id="t", number=1))
@@ -154,7 +154,7 @@ def head(session_id: str, leaf: str, forked_from: str | None = None) -> SessionH
     )
 
 
-def test_branches_get_lanes_and_turns_off_every_path_are_marked() -> None:
+def test_branches_get_lanes_and_abandoned_turns_are_marked() -> None:
     """Ours: the session's own path has the first lane; turns that a rewind left are on no path."""
     segments = {one.segment_id: one for one in (
         segment("a", None), segment("b", "a"), segment("c", "b"), segment("d", "b", "f"), segment("e", "a"),
@@ -167,7 +167,7 @@ def test_branches_get_lanes_and_turns_off_every_path_are_marked() -> None:
     assert len({shown[name][0] for name in "cde"}) == 3
 
 
-def test_long_runs_of_turns_are_counted() -> None:
+def test_long_sequences_of_turns_are_collapsed_to_a_count() -> None:
     """Ours: the graph of a long session stays small."""
     names = [f"n{number:03}" for number in range(50)]
     segments = {name: segment(name, names[place - 1] if place else None) for place, name in enumerate(names)}
@@ -192,8 +192,8 @@ def test_a_family_is_all_sessions_that_share_history() -> None:
         ("a\n\nb", '<p dir="auto">a</p><p dir="auto">b</p>'),
     ],
 )
-def test_markdown_becomes_elements_of_a_closed_list(text: str, shown: str) -> None:
-    """Ours: HTML stays text, images become links, links lead only to the web."""
+def test_markdown_is_rendered_as_a_fixed_set_of_elements(text: str, shown: str) -> None:
+    """Ours: HTML stays text, images become links, and links may only point to the web."""
     html = str(render_markdown(text))
     assert shown in html
     assert "<img" not in html
@@ -210,11 +210,11 @@ def test_markdown_becomes_elements_of_a_closed_list(text: str, shown: str) -> No
     ],
 )
 def test_a_preview_of_markdown_has_no_markup(text: str, shown: str) -> None:
-    """Ours: the list of sessions shows the words of the last reply, not its asterisks."""
+    """Ours: the list of sessions shows the text of the last reply, not its asterisks."""
     assert plain_text(text) == shown
 
 
-def test_times_in_the_past_and_in_the_future_read_as_sentences() -> None:
+def test_past_and_future_times_read_naturally() -> None:
     """Bug: a new turn was `now ago` in the graph, and a wait that was over would time out `expired`."""
     assert ">now<" in str(when(1_000, 1_500, " ago"))
     assert ">2 s ago<" in str(when(1_000, 3_000, " ago"))
@@ -222,8 +222,8 @@ def test_times_in_the_past_and_in_the_future_read_as_sentences() -> None:
     assert ">now<" in str(due(1_000, 3_000))
 
 
-def test_journaled_inputs_are_titled_by_what_they_concern() -> None:
-    """Ours: an input that names only the number of a call is titled by the call's tool."""
+def test_journaled_inputs_are_titled_by_their_subject() -> None:
+    """Ours: an input that has only the number of a call is titled by the call's tool."""
     steps = [
         JournalStep(number=1, at_ms=1, input={"type": "turn_started"}, commands=(), phase="x"),
         JournalStep(
@@ -241,14 +241,14 @@ def test_journaled_inputs_are_titled_by_what_they_concern() -> None:
     ]  # fmt: skip
 
 
-def test_a_form_begins_with_values_that_fit_the_schema() -> None:
-    """Ours: to try a tool, a person changes values rather than types."""
+def test_a_form_starts_with_values_that_match_the_schema() -> None:
+    """Ours: to try a tool, a person edits values instead of typing them."""
     schemas = [{"type": "integer"}, {"type": "array"}, {"default": "x"}, {"enum": ["a", "b"]}, {}, True]
     assert [_example(one) for one in schemas] == [0, [], "x", "a", "", ""]
 
 
-def test_numbers_are_written_as_people_read_them() -> None:
-    """Ours: times, tokens and costs have one form everywhere."""
+def test_numbers_are_formatted_for_people() -> None:
+    """Ours: times, tokens and costs have one format everywhere."""
     assert [duration(ms) for ms in (0, 0.4, 340, 1200, 125_000, 7_200_000)] == [
         "0 ms", "<1 ms", "340 ms", "1.2 s", "2 min 5 s", "2 h",
     ]  # fmt: skip
@@ -260,7 +260,7 @@ def test_numbers_are_written_as_people_read_them() -> None:
 
 
 def test_a_request_shows_its_question_with_the_schema_of_the_answer() -> None:
-    """Bug: a person read the schema of the answer, but not the question."""
+    """Bug: a person saw the schema of the answer, but not the question."""
     approval = Approval(
         approval_id="apr_1",
         state=ApprovalState.PENDING,

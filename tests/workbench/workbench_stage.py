@@ -33,7 +33,7 @@ PIXEL = bytes.fromhex(
 
 
 def picture(width: int, height: int) -> bytes:
-    """A PNG with a gradient."""
+    """Return a PNG with a gradient."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -76,7 +76,7 @@ async def slow_once(key: str) -> str:
 class WorkbenchModel:
     """Does what the user's message says: `say TEXT`, `call NAME JSON`, `calls JSON`, `stream N`, `hold`.
 
-    After a tool it says what the tool said. `hold` waits until `held` is set, in the middle of a stream.
+    After a tool call it repeats the result. `hold` waits until `held` is set, in the middle of a stream.
     """
 
     model_id = "test:workbench"
@@ -124,7 +124,7 @@ class WorkbenchModel:
 
 
 class CodingModel(WorkbenchModel):
-    """Answers with the code that the user wrote, then says what it gave."""
+    """A model that answers with the code that the user wrote, then says that it has run."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         last = request.messages[-1]
@@ -136,7 +136,7 @@ class CodingModel(WorkbenchModel):
 
 
 class ManagerModel(WorkbenchModel):
-    """Gives the user's message to a clerk as its task, waits for the clerk, and says so."""
+    """A model that delegates the user's message to a clerk, waits for the clerk, and says so."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         last = request.messages[-1]
@@ -150,7 +150,7 @@ class ManagerModel(WorkbenchModel):
 
 
 class Early(Plugin):
-    """Says something in every prompt, before others."""
+    """A plugin that adds a text to every prompt, before others."""
 
     id = "early"
     summary = "Greets."
@@ -161,7 +161,7 @@ class Early(Plugin):
 
 
 class Late(Plugin):
-    """Says the time of the call in every prompt."""
+    """A plugin that adds the number of the call to every prompt."""
 
     id = "late"
     summary = "Limits the words of an answer."
@@ -177,7 +177,7 @@ class Late(Plugin):
 
 
 class Workbench(ServerStage):
-    """The server, and what tests do with it besides the browser."""
+    """The server, and what tests do with it besides using the browser."""
 
     def __init__(self, home: Path, **options: Any) -> None:
         self.model = WorkbenchModel()
@@ -223,7 +223,7 @@ class Workbench(ServerStage):
     def person(
         self, browser: Browser, *scopes: str, name: str = "Ada", tenant: str = "", **options: Any
     ) -> Iterator[Page]:
-        """A browser of a person who has signed in."""
+        """Open a browser context for a person who has signed in."""
         context: BrowserContext = browser.new_context(viewport={"width": 1280, "height": 860}, **options)
         try:
             page = context.new_page()

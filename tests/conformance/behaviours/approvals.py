@@ -1,4 +1,4 @@
-"""Runs that wait for a person."""
+"""Runs that wait for approval."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 
@@ -77,7 +77,7 @@ def _beside_other_calls(stage: Stage) -> None:
     assert stage.done == [*BEFORE, ("A", 100)]
 
 
-def _again_and_again(stage: Stage) -> None:
+def _repeatedly(stage: Stage) -> None:
     stage.waits(stage.code)
     for _ in range(2):
         (approval,) = stage.asked()
@@ -117,7 +117,7 @@ def _output_and_inputs_survive(stage: Stage) -> None:
     assert (done.result, done.stdout) == ("é" * 1000, "before\nafter\n")
 
 
-def _told_at_the_wait(stage: Stage) -> None:
+def _output_before_the_wait(stage: Stage) -> None:
     (approval,) = stage.waits(stage.code)
     assert stage.ended.stdout == "before\n"
     stage.box.deny(approval.approval_id)
@@ -132,7 +132,7 @@ def _expires(stage: Stage) -> None:
     assert stage.done == []
 
 
-def _given_up(stage: Stage) -> None:
+def _cancelled(stage: Stage) -> None:
     bind, ask, read = stage.texts
     stage.value(bind)
     (approval,) = stage.waits(ask)
@@ -141,7 +141,7 @@ def _given_up(stage: Stage) -> None:
     assert stage.value(read) == 1
 
 
-def _not_asked_for_what_cannot_be(stage: Stage) -> None:
+def _no_approval_for_an_invalid_call(stage: Stage) -> None:
     assert "not JSON" in stage.value(stage.code)
     assert stage.asked() == []
 
@@ -197,7 +197,7 @@ APPROVALS = [
     ),
     Behaviour(
         name="a run may wait again and again",
-        check=_again_and_again,
+        check=_repeatedly,
         py="out = []\nfor o in 'ABC':\n    out.append(refund(o))\nlen(out)",
         ts="const out = []\nfor (const o of 'ABC') out.push(await refund(o))\nout.length",
     ),
@@ -232,7 +232,7 @@ APPROVALS = [
     ),
     Behaviour(
         name="output printed before a wait is reported with the wait",
-        check=_told_at_the_wait,
+        check=_output_before_the_wait,
         py="print('before')\nrefund('A')",
         ts="console.log('before')\nawait refund('A')",
     ),
@@ -244,13 +244,13 @@ APPROVALS = [
     ),
     Behaviour(
         name="a waiting run can be cancelled, which restores the session",
-        check=_given_up,
+        check=_cancelled,
         py=("x = 1", "x = 2\nrefund('A')", "x"),
         ts=("let x = 1", "x = 2\nawait refund('A')", "x"),
     ),
     Behaviour(
         name="no approval is requested for an invalid call",
-        check=_not_asked_for_what_cannot_be,
+        check=_no_approval_for_an_invalid_call,
         py="try:\n    refund(add)\nexcept TypeError as e:\n    result = str(e)",
         ts="try { await refund(add as any) } catch (e: any) { result = e.message }",
     ),

@@ -1,11 +1,11 @@
-"""A behaviour: a sentence, the code that shows it in each language, and what must come of it.
+"""A behaviour: a sentence, the code that shows it in each language, and the expected outcome.
 
 Rules
 -----
-1. A cell of the table is an engine and a behaviour. It is filled (`ok`), refused with the code that the table
-   says, or not applicable, because the behaviour is not of the engine's language. There is nothing else.
-2. What an engine does wrong is no refusal: it is in `bugs`, and its cell is expected to fail until it is
-   mended.
+1. A cell of the table is an engine and a behaviour. It is supported (`ok`), refused with the code in the
+   table, or not applicable, because the engine's language does not have the behaviour. There is nothing else.
+2. An engine's fault is not a refusal: it is listed in `bugs`, and its cell is expected to fail until it is
+   fixed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, Final
 from behaviours.stage import Stage
 
 ENGINES: Final = {"monty": "python", "cpython": "python", "auto": "python", "quickjs": "typescript"}
-"""Every column of the table with its language."""
+"""Every column of the table, with its language."""
 
 _TELLS: Final = re.compile(r"(ModuleNotFound|Import|Attribute|Name|NotImplemented|Reference|Type)Error: .")
-"""An exception of the language that says what is not there."""
+"""An exception of the language that names what is missing."""
 
 Check = Callable[[Stage], None]
 Texts = str | tuple[str, ...]
@@ -30,10 +30,10 @@ Texts = str | tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """One row. `py` and `ts` are the runs of one session, in their order; None: not of this language.
+    """One row. `py` and `ts` are the runs of one session, in order; None: not in this language.
 
-    `refused` are the engines that cannot do it, with the code that they answer with; `unpromised` those that
-    do it otherwise and say so: their cell is not applicable. `fresh` behaviours need a session of their own;
+    `refused` has the engines that do not support it, with their error code; `unpromised` those that behave
+    differently and document it: their cell is not applicable. `fresh` behaviours need their own session;
     the others may share one where a session is expensive.
     """
 
@@ -48,20 +48,20 @@ class Behaviour:
     slow: bool = False
 
     def texts(self, engine: str) -> tuple[str, ...] | None:
-        """What an engine is given, None if the behaviour is not one that it could have."""
+        """Return the runs for an engine, or None if the behaviour does not apply to it."""
         given = self.py if ENGINES[engine] == "python" else self.ts
         if engine in self.unpromised:
             return None
         return (given,) if isinstance(given, str) else given
 
     def cell(self, engine: str) -> str:
-        """What the table says about an engine."""
+        """Return the table's entry for an engine."""
         if self.texts(engine) is None:
             return "n/a"
         return f"refused: {self.refused[engine]}" if engine in self.refused else "ok"
 
     def show(self, stage: Stage) -> None:
-        """See that an engine does what the table says."""
+        """Check that an engine behaves as the table says."""
         if stage.engine in self.refused:
             must_refuse(stage, self.refused[stage.engine])
         else:
@@ -80,7 +80,7 @@ def must_refuse(stage: Stage, code: str) -> None:
 
 
 def gives(expected: Any, **options: Any) -> Check:
-    """The last run has this value. *options* are those of the last run."""
+    """Return a check that the last run has this value. *options* are those of the last run."""
 
     def check(stage: Stage) -> None:
         assert same(stage.last(**options).result, expected), (stage.ended.result, stage.ended.error)
@@ -91,7 +91,7 @@ def gives(expected: Any, **options: Any) -> Check:
 
 @dataclass(frozen=True)
 class fails:
-    """The last run ends with this error. What is not given is not looked at."""
+    """A check that the last run ends with this error. Fields that are not set are not compared."""
 
     code: str
     status: str | None = None
@@ -119,10 +119,10 @@ class fails:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same JSON: 1 is not true."""
+    """Return whether two values are the same JSON: 1 is not true."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def sharing(*rows: Behaviour) -> list[Behaviour]:
-    """Rows that do not mind what the others of their group have bound."""
+    """Return rows that are not affected by names that others of their group have bound."""
     return [replace(row, fresh=False) for row in rows]

@@ -1,4 +1,4 @@
-"""Time and chance: where they come from, and that a wait does not change them."""
+"""Time and randomness: where they come from, and that a wait does not change them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from behaviours.stage import Stage
 
 
 def _the_clock(stage: Stage) -> None:
-    """Assert that the code sees the hours of the clock that the test moved."""
+    """Assert that the code sees the time of the clock that the test moved."""
     before = stage.host.clock.ms
     assert stage.value(stage.code) == before
     stage.host.clock.advance(3600)

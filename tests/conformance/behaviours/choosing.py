@@ -1,4 +1,4 @@
-"""How a session on `auto` moves from one engine to the other, and what there is to reach outside."""
+"""How a session on `auto` moves from one engine to another, and access to the outside."""
 
 from __future__ import annotations
 

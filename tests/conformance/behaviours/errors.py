@@ -1,4 +1,4 @@
-"""What a run says about its failure: type, message, line and column."""
+"""What a run reports about its failure: type, message, line and column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that a run is given."""
+"""Values that are passed to a run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _not_json(stage: Stage) -> None:
         assert stage.fails(stage.code, inputs={"x": bad}) == "INVALID_ARGUMENT"
 
 
-def _kept_where_a_value_is_made_of_it(stage: Stage) -> None:
+def _copied_values_persist(stage: Stage) -> None:
     keep, read = stage.texts
     stage.value(keep, inputs={"x": {"a": [1]}})
     assert stage.value(read) == [1]
@@ -89,7 +89,7 @@ INPUTS = sharing(
     ),
     Behaviour(
         name="values that a run copies from an input persist",
-        check=_kept_where_a_value_is_made_of_it,
+        check=_copied_values_persist,
         py=("kept = x['a']", "kept"),
         ts=("const kept = x.a", "kept"),
     ),

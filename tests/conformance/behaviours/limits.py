@@ -1,4 +1,4 @@
-"""What stops a run."""
+"""Limits that stop a run."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 

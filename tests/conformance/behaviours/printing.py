@@ -1,4 +1,4 @@
-"""The table as text, and the part of it that the page about engines holds."""
+"""The table as text, and the part of it that is on the engines page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS = ("ok", "refused", "BUG", "FAILED", "not run", "n/a")
 
 
 def table(groups: Groups, cells: Cells) -> str:
-    """Every behaviour with what became of it on each engine, and the sum for each engine."""
+    """Return every behaviour with its outcome on each engine, and the totals for each engine."""
     lines = [*_lines(groups, cells), *_sums(groups, cells)]
     widths = [max(len(columns[at]) for _, columns in lines if columns) + 2 for at in range(len(ENGINES))]
     return "\n".join(_line(name, columns, widths) for name, columns in lines) + "\n"
@@ -49,7 +49,7 @@ def _line(name: str, columns: list[str], widths: list[int]) -> str:
 
 
 def page_section(groups: Groups) -> str:
-    """What each engine cannot do, and what it does wrong, in Markdown."""
+    """Return what each engine does not support, and its known faults, in Markdown."""
     parts = [f"### {engine}\n\n{_refusals(engine, groups)}" for engine in ENGINES]
     if faults := _faults(groups):
         parts.append(f"### Known faults\n\n{faults}")

@@ -1,4 +1,4 @@
-"""Features of Python alone."""
+"""Features of Python only."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 

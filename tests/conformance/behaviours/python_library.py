@@ -1,4 +1,4 @@
-"""The standard library of Python, a probe for each module."""
+"""The standard library of Python, with a probe for each module."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 
@@ -12,7 +12,7 @@ MISSING = {"monty": "RUNTIME_ERROR"}
 def _module(
     name: str, value: object, code: str, refused: dict[str, str] | None = None, **more: object
 ) -> Behaviour:
-    """A module by its name; *code* comes after its import."""
+    """Return the row of a module; *code* follows its import."""
     text = f"import {name}\n{code}"
     return Behaviour(
         name=f"the module {name}",

@@ -1,4 +1,4 @@
-"""Features that both languages have, each in its own words."""
+"""Features that both languages have, each in its own syntax."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 

@@ -45,7 +45,7 @@ def _forked(stage: Stage) -> None:
 
 
 def _elsewhere(stage: Stage) -> None:
-    """The session is made by one sandbox and used by another, as two processes would."""
+    """Create the session in one sandbox and use it in another, as two processes would."""
     make, use = stage.texts
     stage.here().value(make)
     assert stage.there().value(use) == [1, 2]
@@ -93,7 +93,7 @@ def _another_build(stage: Stage) -> None:
 
 
 def _another_engines_state(stage: Stage) -> None:
-    """A state under the name of another engine, well signed, is not taken for that engine's."""
+    """Check that a validly signed state under the name of another engine is not accepted as that engine's."""
     here = stage.here()
     other = next(engine for engine in ("quickjs", "cpython") if engine != stage.engine)
     elsewhere = stage.host_at(other, "here")

@@ -17,7 +17,7 @@ _numbers = itertools.count()
 
 
 class Host:
-    """A sandbox of one engine, what its tools did, and a clock that the test moves."""
+    """A sandbox with one engine, a log of its tools, and a clock that the test moves."""
 
     def __init__(self, engine: str, language: str, **options: Any) -> None:
         self.done: list[Any] = []
@@ -38,7 +38,7 @@ class Host:
         self.box = BlockingSandbox(**self.options)
 
     def meet(self, place: str, size: int) -> None:
-        """Come back when *size* are here."""
+        """Wait until *size* callers are here."""
         with self._meeting:
             barrier = self.meetings.setdefault(place, threading.Barrier(size))
         barrier.wait(timeout=10)
@@ -110,7 +110,7 @@ def reading_tools(host: Host) -> list[Any]:
 
 
 def asking_tools(host: Host) -> list[Any]:
-    """Tools that a person must let happen."""
+    """Return tools that require approval."""
 
     @tool(side_effect="external_system", approval="manual")
     def refund(order: str, cents: int = 100) -> str:
@@ -123,7 +123,7 @@ def asking_tools(host: Host) -> list[Any]:
 
 @dataclass
 class Stage:
-    """One engine and the code of one behaviour, in a session of this name."""
+    """One engine and the code of one behaviour, in a session with this name."""
 
     host: Host
     engine: str
@@ -143,12 +143,12 @@ class Stage:
 
     @property
     def code(self) -> str:
-        """The code of a behaviour that has one run."""
+        """Return the code of a behaviour that has one run."""
         (text,) = self.texts
         return text
 
     def other(self) -> str:
-        """Another session's name."""
+        """Return the name of another session."""
         return f"{self.session}-{next(_numbers)}"
 
     def run(self, code: str, **options: Any) -> RunResult:
@@ -156,26 +156,26 @@ class Stage:
         return self.ended
 
     def value(self, code: str, **options: Any) -> Any:
-        """The value of a run that must end well."""
+        """Return the value of a run that must succeed."""
         ended = self.run(code, **options)
         assert ended.status == "ok", ended.error
         return ended.result
 
     def last(self, **options: Any) -> RunResult:
-        """Run all of the code; what comes before the last run must end well."""
+        """Run all of the code; the runs before the last must succeed."""
         *before, last = self.texts
         for text in before:
             self.value(text)
         return self.run(last, **options)
 
     def fails(self, code: str, **options: Any) -> str:
-        """The error code of a run that must fail."""
+        """Return the error code of a run that must fail."""
         ended = self.run(code, **options)
         assert ended.error is not None, ended.result
         return str(ended.error.code)
 
     def waits(self, code: str, **options: Any) -> list[Approval]:
-        """What a run asks, which must come to wait."""
+        """Return the approvals that a run requests; it must wait."""
         ended = self.run(code, **options)
         assert ended.status == "waiting_for_approval", (ended.status, ended.error)
         return self.asked()
@@ -184,11 +184,11 @@ class Stage:
         return self.box.approvals(session=session or self.session, pending=True)
 
     def here(self) -> Stage:
-        """The same behaviour in a sandbox over a directory."""
+        """Return the same behaviour in a sandbox over a directory."""
         return replace(self, host=self.host_at(self.engine, "here"))
 
     def there(self) -> Stage:
-        """The same in another sandbox over that directory, with processes of its own."""
+        """Return the same in another sandbox over that directory, with its own processes."""
         return replace(self, host=self.host_at(self.engine, "there"))
 
     def snapshot_key(self) -> bytes:

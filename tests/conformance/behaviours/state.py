@@ -1,4 +1,4 @@
-"""What a session keeps from run to run."""
+"""State that a session keeps between runs."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 

@@ -1,4 +1,4 @@
-"""Features of TypeScript alone."""
+"""Features of TypeScript only."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 

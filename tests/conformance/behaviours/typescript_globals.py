@@ -1,4 +1,4 @@
-"""What TypeScript finds without importing anything."""
+"""Globals that TypeScript has without importing anything."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 

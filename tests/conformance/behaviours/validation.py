@@ -1,4 +1,4 @@
-"""Checks before a run, which run nothing."""
+"""Checks before a run, which execute nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from behaviours.stage import Stage
 
 
 def finds(code: str, line: int | None = None, hint: str = "") -> Check:
-    """A check of the last text finds this; the texts before it are run."""
+    """Return a check that validating the last text finds this; the texts before it are run."""
 
     def check(stage: Stage) -> None:
         *before, last = stage.texts

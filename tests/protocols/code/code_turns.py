@@ -22,7 +22,7 @@ from standfast.runtime.result import TurnResult
 
 @dataclass
 class Played:
-    """The outcome of some turns: their results and events, the model's requests, the effects of tools."""
+    """The outcome of several turns: their results and events, the model's requests, the effects of tools."""
 
     model: RecordingModel
     results: list[TurnResult[Any]] = field(default_factory=list)
@@ -98,7 +98,7 @@ def play(
     tools: Sequence[Any] | None = None,
     **options: Any,
 ) -> Played:
-    """Take some turns of a new session and return their outcome."""
+    """Run several turns of a new session and return their outcome."""
     ran: list[Any] = []
 
     async def main() -> Played:
@@ -141,5 +141,5 @@ class Hooks(Plugin):
 
 
 def when(name: str, directive: Any) -> Callable[[Any], Any]:
-    """Return a ruler that answers with *directive* for the calls of one tool."""
+    """Return a function that rules with *directive* on the calls of one tool."""
     return lambda ctx: directive if ctx.tool_name == name else None

@@ -1,4 +1,4 @@
-"""Lets the tests of the code protocol share what is in `code_turns`."""
+"""Makes `code_turns` importable in the tests of the code protocol."""
 
 from __future__ import annotations
 

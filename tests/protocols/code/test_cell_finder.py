@@ -1,4 +1,4 @@
-"""Finding the cells of a reply as it streams."""
+"""Finding the cells of a reply while it streams."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def streamed(pieces: list[str]) -> tuple[list[str], tuple[FoundCell, ...]]:
     return shown, tuple(finder.cells)
 
 
-# What is a cell
+# Recognizing a cell
 
 
-def test_a_cell_is_cut_out_of_the_prose() -> None:
-    """Seed: cells are kept out of the prose."""
+def test_a_cell_is_removed_from_the_prose() -> None:
+    """Seed: cells are not part of the prose."""
     prose, cells = find_cells("I look.\n\n```python\nx = 1\nprint(x)\n```\n\nDone.\n", Language.PYTHON)
     assert prose == "I look.\n\nDone.\n"
     assert cells == (FoundCell("python", "x = 1\nprint(x)", True),)
@@ -51,7 +51,7 @@ def test_a_reply_that_is_only_a_cell_has_no_prose() -> None:
     assert found("\n\n```python\nx\n```\n\n") == ("", ["x"])
 
 
-def test_text_without_a_cell_is_shown_as_it_is() -> None:
+def test_text_without_a_cell_is_shown_unchanged() -> None:
     """Ours: an answer is not reformatted."""
     text = "\n# Title  \r\n\r\n- a\n  - b\n\n```json\n{}\n```\n\n\n>\n> q\n\n"
     assert found(text) == (text, [])
@@ -60,14 +60,14 @@ def test_text_without_a_cell_is_shown_as_it_is() -> None:
 @pytest.mark.parametrize(
     "tag", ["python", "py", "python3", "py3", "Python", " python", "{python}", "{.python}"]
 )
-def test_every_name_of_python_is_python(tag: str) -> None:
+def test_every_tag_for_python_is_recognized(tag: str) -> None:
     """Ours: models spell the tag in many ways."""
     assert find_cells(f"```{tag}\nx\n```", Language.PYTHON)[1] == (FoundCell("python", "x", True),)
 
 
 @pytest.mark.parametrize("tag", ["typescript", "ts", "javascript", "js", "tsx", "JSX"])
-def test_every_name_of_typescript_is_typescript(tag: str) -> None:
-    """Ours: an engine that runs JavaScript for a TypeScript session need not distinguish them."""
+def test_every_tag_for_typescript_is_recognized(tag: str) -> None:
+    """Ours: an engine that runs JavaScript in a TypeScript session need not distinguish them."""
     assert find_cells(f"~~~{tag}\nx\n~~~", Language.TYPESCRIPT)[1] == (FoundCell("typescript", "x", True),)
 
 
@@ -80,8 +80,8 @@ def test_code_in_another_language_is_a_cell_too(tag: str) -> None:
 
 @pytest.mark.parametrize("tag", ["cell", "run_code"])
 @pytest.mark.parametrize("language", Language)
-def test_a_fence_that_names_the_act_is_in_the_sessions_language(tag: str, language: Language) -> None:
-    """Ours: a model whose prompt mentions cells may tag them so."""
+def test_a_fence_tagged_as_a_cell_is_in_the_sessions_language(tag: str, language: Language) -> None:
+    """Ours: a model whose prompt mentions cells may use such a tag."""
     assert find_cells(f"```{tag}\nx\n```", language)[1] == (FoundCell(str(language), "x", True),)
 
 
@@ -89,13 +89,13 @@ def test_a_fence_that_names_the_act_is_in_the_sessions_language(tag: str, langua
     "tag",
     ["", "text", "json", "markdown", "console", "yaml", "diff", "html", "css", "sql", "pythonic", "py-3"],
 )
-def test_other_fences_stay_prose(tag: str) -> None:
-    """Ours: data and texts in fences are for the reader."""
+def test_other_fences_remain_prose(tag: str) -> None:
+    """Ours: data and text in fences are for the reader."""
     text = f"See:\n```{tag}\nx\n```\nand so on"
     assert found(text) == (text, [])
 
 
-def test_an_info_string_may_say_more() -> None:
+def test_an_info_string_may_have_attributes() -> None:
     """Ours: models add titles and attributes to the tag."""
     assert found('```python title="x" {1,2}\nx\n```') == ("", ["x"])
     assert found("```python:main.py\nx\n```") == ("", ["x"])
@@ -109,23 +109,23 @@ def test_a_backtick_in_the_info_string_makes_it_inline_code() -> None:
     assert found("~~~python `x`\ny\n~~~") == ("", ["y"])
 
 
-def test_a_fence_in_the_middle_of_a_line_is_none() -> None:
-    """Ours: as in CommonMark, a fence begins a line."""
+def test_a_fence_in_the_middle_of_a_line_is_not_a_fence() -> None:
+    """Ours: as in CommonMark, a fence starts a line."""
     text = "Use ```python\nlike this\n"
     assert found(text) == (text, [])
 
 
-# Where a cell ends
+# The end of a cell
 
 
-def test_a_longer_fence_takes_shorter_ones() -> None:
+def test_a_longer_fence_may_contain_shorter_ones() -> None:
     """Ours: code that writes Markdown contains fences."""
     assert found("````python\ns = '''\n```\n'''\n````") == ("", ["s = '''\n```\n'''"])
     assert found("~~~python\n```\n~~~") == ("", ["```"])
     assert found("```python\nx\n`````  \nend") == ("end", ["x"])
 
 
-def test_a_cell_inside_another_fence_is_part_of_it() -> None:
+def test_a_cell_inside_another_fence_is_part_of_that_fence() -> None:
     """Ours: an example of a cell is not a cell."""
     text = "````markdown\n```python\nx\n```\n````\n"
     assert found(text) == (text, [])
@@ -134,20 +134,20 @@ def test_a_cell_inside_another_fence_is_part_of_it() -> None:
     assert found(text) == (text, [])
 
 
-def test_a_fence_with_a_tag_does_not_close() -> None:
+def test_a_fence_with_a_tag_does_not_close_a_cell() -> None:
     """Ours: as in CommonMark, a closing fence has nothing after it."""
     assert found("```python\nx\n```python\ny\n```") == ("", ["x\n```python\ny"])
 
 
-def test_an_indented_fence_in_the_code_does_not_close() -> None:
+def test_an_indented_fence_in_the_code_does_not_close_the_cell() -> None:
     """Ours: a docstring with an example must not end the cell."""
     code = 'def f():\n    """\n    ```\n    f()\n    ```\n    """'
     assert found(f"```python\n{code}\n```") == ("", [code])
     assert found("```python\nx\n   ```\nend") == ("end", ["x"])
 
 
-def test_a_cell_that_never_ends_is_not_closed() -> None:
-    """Ours: the caller can distinguish a reply that was cut off from one that is whole."""
+def test_an_unclosed_cell_is_marked_as_such() -> None:
+    """Ours: the caller can distinguish a reply that was cut off from a complete one."""
     assert find_cells("Now:\n```python\nx = 1\ny", Language.PYTHON) == (
         "Now:",
         (FoundCell("python", "x = 1\ny", False),),
@@ -170,31 +170,31 @@ def test_several_cells_are_found_in_order() -> None:
 
 
 def test_a_cell_in_a_list_is_dedented() -> None:
-    """Ours: a cell inside prose inside a list is a cell."""
+    """Ours: a cell in the prose of a list is a cell."""
     text = "1. First\n\n   ```python\n   if x:\n       y\n\n   z\n   ```\n2. Then"
     assert found(text) == ("1. First\n\n2. Then", ["if x:\n    y\n\nz"])
     assert found("- ```python\n  x\n  ```\n- next") == ("- next", ["x"])
     assert found("   10) - ```python\n         x\n         ```") == ("", ["x"])
 
 
-def test_a_tab_indents_to_the_next_stop() -> None:
+def test_a_tab_indents_to_the_next_tab_stop() -> None:
     """Ours: indentation is counted in columns, as in CommonMark."""
     assert found("\t```python\n\tx\n\t\ty\n    z\n\t```") == ("", ["x\n\ty\nz"])
     assert found("  ```python\n\tx\n  ```") == ("", ["  x"])
 
 
-def test_code_that_is_not_indented_with_its_fence_keeps_its_shape() -> None:
-    """Bug: dedenting `if x:` by nothing and its body by two columns breaks the program."""
+def test_code_that_is_not_indented_like_its_fence_keeps_its_indentation() -> None:
+    """Bug: dedenting the body of `if x:` by two columns, but not its first line, breaks the program."""
     assert found("- ```python\nif x:\n  y\n```\nend") == ("end", ["if x:\n  y"])
 
 
-def test_a_text_at_the_margin_does_not_end_an_indented_cell() -> None:
+def test_text_at_the_margin_does_not_end_an_indented_cell() -> None:
     """Ours: a string in the code may have lines at the margin."""
     assert found("  ```python\n  s = '''\na\n  '''\n  ```") == ("", ["s = '''\na\n'''"])
 
 
-def test_a_cell_in_a_quote_loses_the_marks() -> None:
-    """Ours: code inside a Markdown quote is a cell as well."""
+def test_a_cell_in_a_quote_loses_the_quote_markers() -> None:
+    """Ours: code inside a Markdown quote is a cell, too."""
     assert found("> So:\n>\n> ```python\n> if x:\n>   y\n>\n>z\n> ```\n> Done") == (
         "> So:\n\n> Done",
         ["if x:\n  y\n\nz"],
@@ -202,29 +202,29 @@ def test_a_cell_in_a_quote_loses_the_marks() -> None:
     assert found("> > - ```python\n> >   x > y\n> >   ```") == ("", ["x > y"])
 
 
-def test_a_quote_that_ends_takes_its_fence_along() -> None:
-    """Ours: as in CommonMark, the fence ends with its quote, and half a cell must not count as whole."""
+def test_a_fence_ends_with_its_quote() -> None:
+    """Ours: as in CommonMark; half a cell must not count as complete."""
     prose, cells = find_cells("> ```python\n> x\nNo quote.", Language.PYTHON)
     assert (prose, cells) == ("No quote.", (FoundCell("python", "x", False),))
     assert found("> ```json\n> {}\n```python\ny\n```") == ("> ```json\n> {}", ["y"])
 
 
-# Line ends and odd text
+# Line endings and unusual text
 
 
-def test_windows_line_ends_are_understood() -> None:
-    """Ours: code gets plain line ends, prose keeps its own."""
+def test_windows_line_endings_are_understood() -> None:
+    """Ours: code gets plain line endings, prose keeps its own."""
     assert found("a\r\nb\r\n\r\n```python\r\nx\r\ny\r\n```\r\nc\r\n") == ("a\r\nb\n\nc\r\n", ["x\ny"])
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfff\n```python\n\ud800\n```", "\x00```", "\u2028```py\n"])
-def test_text_that_is_not_unicode_passes(text: str) -> None:
-    """Ours: a provider's stream may break a character in two."""
+def test_text_that_is_not_unicode_is_accepted(text: str) -> None:
+    """Ours: a provider's stream may split a character in two."""
     find_cells(text, Language.PYTHON)
 
 
-def test_an_opening_that_is_too_far_right_is_prose() -> None:
-    """Ours: the held-back text is bounded, so streaming takes linear time."""
+def test_a_fence_that_is_indented_too_far_is_prose() -> None:
+    """Ours: the amount of text held back is limited, so streaming takes linear time."""
     for text in (" " * (MAX_OPENING + 1) + "```python\nx\n", "`" * (MAX_OPENING + 1) + "python\nx\n"):
         assert found(text) == (text, [])
         assert "".join(streamed(list(text))[0]) == text
@@ -244,7 +244,7 @@ def test_prose_is_shown_at_once() -> None:
     ]  # fmt: skip
 
 
-def test_a_cell_is_there_as_soon_as_its_fence_has_ended() -> None:
+def test_a_cell_is_available_as_soon_as_its_fence_closes() -> None:
     """Ours: the stream can be stopped at the first cell."""
     finder = CellFinder(Language.PYTHON)
     assert [finder.feed(piece) for piece in ["Go.\n``", "`py", "thon\nx", "\n```"]] == ["Go.", "", "", ""]
@@ -255,7 +255,7 @@ def test_a_cell_is_there_as_soon_as_its_fence_has_ended() -> None:
 
 
 def cut_at(text: str, places: list[int]) -> list[str]:
-    """Return the text, cut into pieces at these places."""
+    """Return the text, cut into pieces at these positions."""
     edges = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
     return [text[start:end] for start, end in itertools.pairwise(edges)]
 
@@ -267,8 +267,8 @@ def cut_at(text: str, places: list[int]) -> list[str]:
 )
 @example("```py\r\nx\r\n```\r\n\r\ny", list(range(30)))
 @example(">" * 3 + "```py\n>>> x\n" + " " * 300 + ">>> y\n", list(range(400)))
-def test_how_a_reply_is_cut_into_pieces_changes_nothing(text: str, places: list[int]) -> None:
-    """Ours: rule 1 of the module, the pieces of a stream do not matter."""
+def test_the_pieces_of_a_stream_do_not_matter(text: str, places: list[int]) -> None:
+    """Ours: rule 1 of the module."""
     whole, cells = find_cells(text, Language.PYTHON)
     for pieces in (cut_at(text, places), list(text)):
         shown, seen = streamed(pieces)
@@ -283,7 +283,7 @@ def test_how_a_reply_is_cut_into_pieces_changes_nothing(text: str, places: list[
         max_size=8,
     )
 )
-def test_nothing_of_a_cell_is_ever_shown(parts: list[tuple[str, bool]]) -> None:
+def test_no_part_of_a_cell_is_ever_shown(parts: list[tuple[str, bool]]) -> None:
     """Ours: rule 2 of the module, blank lines around a removed cell become one paragraph break."""
     text = "".join(f"{prose}\n\n" + "```python\nSECRET\n```\n\n" * cell for prose, cell in parts)
     shown, cells = streamed(list(text))
@@ -292,7 +292,7 @@ def test_nothing_of_a_cell_is_ever_shown(parts: list[tuple[str, bool]]) -> None:
 
 
 def fed_in(pieces: list[str]) -> float:
-    """Return how many seconds feeding the pieces takes, the best of several runs."""
+    """Return how many seconds it takes to feed the pieces, the best of several runs."""
 
     def once() -> float:
         finder = CellFinder(Language.PYTHON)
@@ -319,14 +319,14 @@ HOSTILE: dict[str, Any] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
-def test_reading_is_linear_in_the_text(unit: str) -> None:
-    """Ours: a model that repeats itself must not run up costs."""
+def test_parsing_takes_linear_time(unit: str) -> None:
+    """Ours: a model that repeats itself must not cause high costs."""
     letters = list(unit * (20_000 // len(unit)))
     assert fed_in(letters * 4) < 12 * fed_in(letters) + 0.02
     assert fed_in(["".join(letters * 4)]) < 0.1
 
 
-def test_ten_thousand_pieces_cost_next_to_nothing() -> None:
+def test_ten_thousand_pieces_take_almost_no_time() -> None:
     """Ours: streaming must not dominate a turn; the bound is generous for busy machines."""
     text = ("Some words of prose. " * 20 + "\n\n```python\n" + "value = call(1)\n" * 20 + "```\n\n") * 50
     pieces = [text[at : at + 4] for at in range(0, 40_000, 4)]

@@ -1,4 +1,4 @@
-"""The cells of a session, as messages keep them and as the next cell reads them."""
+"""The cells of a session, as messages store them and as the next cell reads them."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_a_call_without_a_result_is_left_out() -> None:
     assert [cell.code for cell in cells_of(messages)] == ["a"]
 
 
-def test_a_call_id_of_an_earlier_turn_does_not_take_a_later_result() -> None:
-    """Ours: call ids count within a turn, and a turn can end with a call that has no result."""
+def test_a_reused_call_id_does_not_match_a_later_turns_result() -> None:
+    """Ours: call ids are numbered within a turn, and a turn can end with a call that has no result."""
     messages: list[Message] = [
         _asked("lost"),
         UserMessage(content="again"),
@@ -128,8 +128,8 @@ def test_a_result_without_a_call_is_not_a_cell() -> None:
     assert cells_of([_answered(1, CellReport(index=0))]) == []
 
 
-def test_the_code_is_the_one_that_ran() -> None:
-    """Ours: a person who approves a cell may change it."""
+def test_the_code_in_history_is_the_code_that_ran() -> None:
+    """Ours: a person who approves a cell may edit it."""
     changed = _answered(1, CellReport(index=0), edited_arguments={"code": "safe"})
     assert cells_of([_asked("wild"), changed])[0].code == "safe"
 
@@ -142,8 +142,8 @@ def test_the_code_is_the_one_that_ran() -> None:
         (ToolCall(call_id=1, name="run_code", arguments={}), ""),
     ],
 )
-def test_a_call_without_code_has_its_place_anyway(call: ToolCall, code: str) -> None:
-    """Ours: arguments that were no JSON object are kept unchanged."""
+def test_a_call_without_code_still_has_an_entry(call: ToolCall, code: str) -> None:
+    """Ours: arguments that are not a JSON object are kept unchanged."""
     bad = ErrorObject(code="INVALID_ARGUMENT", message="no code")
     assert cells_of([AssistantMessage(tool_calls=(call,)), _answered(1, error=bad)]) == [
         CellEntry(code=code, error=bad)
@@ -151,7 +151,7 @@ def test_a_call_without_code_has_its_place_anyway(call: ToolCall, code: str) -> 
 
 
 @pytest.mark.parametrize("value", ["cached", 5, None, ["a"], {"rows": 2}, {"index": "x"}])
-def test_a_value_that_is_not_a_report_is_the_result(value: Json) -> None:
+def test_a_value_that_is_not_a_report_is_used_as_the_result(value: Json) -> None:
     """Ours: a plugin may replace the result of a cell."""
     (entry,) = cells_of([_asked("a"), _answered(1, value)])
     assert entry.report is None
@@ -160,7 +160,7 @@ def test_a_value_that_is_not_a_report_is_the_result(value: Json) -> None:
     ]
 
 
-def test_a_whole_report_does_not_come_back_behind_a_plugin_that_replaced_it() -> None:
+def test_a_report_replaced_by_a_plugin_is_not_restored_from_its_blob() -> None:
     """Ours: redacted text stays redacted."""
     blobs = Blobs()
     _, attachments = kept_report(_long(0), blobs.keep)
@@ -169,8 +169,8 @@ def test_a_whole_report_does_not_come_back_behind_a_plugin_that_replaced_it() ->
     assert blobs.reads == []
 
 
-def test_a_refused_cell_shows_why() -> None:
-    """Ours: a denied cell has its place in the history too."""
+def test_a_refused_cell_has_an_entry_with_its_error() -> None:
+    """Ours: a denied cell has its place in the history, too."""
     (entry,) = cells_of([_asked("a"), _answered(1, error=DENIED)])
     assert _history([entry], Blobs())[0]["error"] == {
         "code": "PERMISSION_DENIED",
@@ -202,7 +202,7 @@ def test_history_has_code_output_result_and_error_of_each_cell() -> None:
     assert blobs.reads == []
 
 
-def test_a_long_report_is_read_whole() -> None:
+def test_a_long_report_is_read_completely() -> None:
     """Seed: the next cell can read the whole result."""
     blobs = Blobs()
     report = CellReport(index=0, stdout="é\n" * 100_000, result={"rows": list(range(50_000))})
@@ -212,7 +212,7 @@ def test_a_long_report_is_read_whole() -> None:
     assert "cut" not in seen
 
 
-def test_the_newest_are_read_whole_until_the_cap() -> None:
+def test_the_newest_reports_are_read_completely_up_to_the_limit() -> None:
     """Seed: old output must not fill a cell's memory; its shortened text remains."""
     blobs = Blobs()
     entries = [_entry(blobs, _long(index)) for index in range(4)]
@@ -224,7 +224,7 @@ def test_the_newest_are_read_whole_until_the_cap() -> None:
     assert blobs.reads == [entries[3].whole, entries[2].whole]
 
 
-def test_one_report_over_the_cap_leaves_room_for_others() -> None:
+def test_one_report_over_the_limit_leaves_room_for_others() -> None:
     """Ours: a single huge output does not hide the rest of the history."""
     blobs = Blobs()
     seen = _history([_entry(blobs, _long(0)), _entry(blobs, _long(1, 300_000))], blobs, cap_bytes=250_000)
@@ -232,7 +232,7 @@ def test_one_report_over_the_cap_leaves_room_for_others() -> None:
 
 
 @pytest.mark.parametrize("left", [None, b"", b"{", b"\xff\xfe", b"[]"], ids=repr)
-def test_a_blob_that_is_gone_or_damaged_leaves_the_cut_text(left: bytes | None) -> None:
+def test_a_missing_or_damaged_blob_leaves_the_shortened_text(left: bytes | None) -> None:
     """Ours: blobs may be collected or lost, and the session stays usable."""
     blobs = Blobs()
     entry = _entry(blobs, _long(7))
@@ -253,7 +253,9 @@ def test_a_blob_that_is_gone_or_damaged_leaves_the_cut_text(left: bytes | None) 
         (None, [0, 1, 2]),
     ],
 )
-def test_only_what_the_code_reads_is_loaded(keys: frozenset[str] | None, whole: list[int]) -> None:
+def test_only_the_entries_that_the_code_reads_are_loaded(
+    keys: frozenset[str] | None, whole: list[int]
+) -> None:
     """Ours: `history[-1]` costs one read, however long the session is."""
     blobs = Blobs()
     seen = _history([_entry(blobs, _long(index)) for index in range(3)], blobs, keys=keys)
@@ -264,8 +266,8 @@ def test_only_what_the_code_reads_is_loaded(keys: frozenset[str] | None, whole: 
 # From a report to a message
 
 
-def test_a_short_report_is_kept_in_the_message() -> None:
-    """Ours: a short report is stored without a blob."""
+def test_a_short_report_is_stored_in_the_message() -> None:
+    """Ours: a short report needs no blob."""
     report = CellReport(index=2, stdout="hi", calls=(CallMade(call_id=1, name="look"),), notes=("n",))
     value, attachments = kept_report(report, Blobs().keep)
     assert attachments == ()
@@ -273,7 +275,7 @@ def test_a_short_report_is_kept_in_the_message() -> None:
     assert type(value["calls"]) is list
 
 
-def test_a_long_report_is_cut_in_the_message_and_kept_whole_beside_it() -> None:
+def test_a_long_report_is_shortened_in_the_message_and_stored_in_full_beside_it() -> None:
     """Seed: the whole result of a cell is kept."""
     blobs = Blobs()
     report = CellReport(
@@ -288,7 +290,7 @@ def test_a_long_report_is_cut_in_the_message_and_kept_whole_beside_it() -> None:
     assert "characters left out" in cut.result
 
 
-def test_what_is_short_in_a_long_report_stays_as_it_is() -> None:
+def test_short_parts_of_a_long_report_stay_unchanged() -> None:
     """Ours: a small result keeps its type beside a long output."""
     error = ErrorObject(code="E", message="m", span=Span(line=3, column=4))
     report = CellReport(index=0, stdout="o" * 9_000, result={"a": [1, None]}, error=error)
@@ -323,7 +325,9 @@ _reports = st.builds(
 
 @pytest.mark.slow
 @given(_reports, st.integers(1_000, 6_000))
-def test_what_is_in_the_message_is_never_longer_than_allowed(report: CellReport, inline_chars: int) -> None:
+def test_the_part_stored_in_the_message_never_exceeds_its_limit(
+    report: CellReport, inline_chars: int
+) -> None:
     """Ours: the journal and the prompt stay small with many cells, and nothing is lost."""
     blobs = Blobs()
     value, attachments = kept_report(report, blobs.keep, inline_chars)

@@ -50,10 +50,10 @@ def test_the_last_step_may_end_the_turn(place: Place, last: str) -> None:
     """Ours: the last step exists so that the model can answer."""
     played = play(place, *cells(3), last, limits=UsageLimits(max_iterations=3))
     assert played.first.outcome == Finished(text="2")
-    assert len(warnings(played)) == 3 - 1  # two of three steps are 66 %, then there is none left
+    assert len(warnings(played)) == 3 - 1  # two of three steps are 66 %, then none is left
 
 
-def test_there_is_one_last_step_and_no_other(memory: Place) -> None:
+def test_there_is_only_one_last_step(memory: Place) -> None:
     """Ours: a model that ignores the last warning is stopped, and the session stays usable."""
     played = play(
         memory, *cells(2), finish("x"), turns=("go", "and now"), limits=UsageLimits(max_iterations=1)
@@ -62,7 +62,7 @@ def test_there_is_one_last_step_and_no_other(memory: Place) -> None:
     assert played.last.output == "1"
 
 
-def test_the_model_is_warned_of_its_tokens(place: Place) -> None:
+def test_the_model_is_warned_about_its_tokens(place: Place) -> None:
     """Seed: the most used budget decides; a jump over several levels warns of the highest."""
     used = [
         {"text": one, "usage": {"input": tokens}}
@@ -77,7 +77,7 @@ def test_the_model_is_warned_of_its_tokens(place: Place) -> None:
     assert played.first.output == "2"
 
 
-def test_tokens_that_are_used_up_stop_the_turn_after_the_last_step(memory: Place) -> None:
+def test_a_turn_that_used_up_its_tokens_stops_after_the_last_step(memory: Place) -> None:
     """Ours: after the one last step, the token limit is enforced."""
     used = [{"text": one, "usage": {"input": 600}} for one in cells(3)]
     played = play(memory, *used, limits=UsageLimits(max_tokens=1_000))
@@ -85,7 +85,7 @@ def test_tokens_that_are_used_up_stop_the_turn_after_the_last_step(memory: Place
     assert len(warnings(played)) == 2
 
 
-def test_cells_that_are_tool_calls_are_warned_as_well(memory: Place) -> None:
+def test_the_model_is_warned_when_cells_are_tool_calls_too(memory: Place) -> None:
     """Ours: warnings do not depend on how the model sends its cells."""
     script = [asks(("run_code", {"code": "1"})), asks(("run_code", {"code": "finish(2)"}))]
     protocol = CodeProtocol(cells="tool_call")
@@ -95,7 +95,7 @@ def test_cells_that_are_tool_calls_are_warned_as_well(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("plugins", [[], [CodeMode()]], ids=["plain", "with code mode"])
-def test_the_standard_protocol_warns_of_nothing(memory: Place, plugins: list[Any]) -> None:
+def test_the_standard_protocol_sends_no_warnings(memory: Place, plugins: list[Any]) -> None:
     """Ours: the messages and limits of the standard protocol stay unchanged."""
     script = [asks(("look", {"key": str(number)})) for number in range(3)]
     played = play(memory, *script, protocol="standard", plugins=plugins, limits=UsageLimits(max_iterations=3))
@@ -111,14 +111,14 @@ def test_the_standard_protocol_warns_of_nothing(memory: Place, plugins: list[Any
     ["look('a')", "x = 1\nx", "print('still here')", "pass"],
     ids=["call", "value", "output", "nothing"],
 )
-def test_the_same_cell_with_the_same_outcome_again_and_again_ends_the_turn(place: Place, code: str) -> None:
+def test_repeating_a_cell_with_the_same_outcome_ends_the_turn(place: Place, code: str) -> None:
     """Bug: each report has another number, so a model in a loop seemed to make progress."""
     played = play(place, *[cell(code)] * 5, finish("'next'"), turns=("go", "and now"))
     assert stopped(played) is StopReason.NO_PROGRESS
     assert played.last.output == "next"
 
 
-def test_the_same_cell_with_another_outcome_is_progress(memory: Place) -> None:
+def test_repeating_a_cell_with_another_outcome_is_progress(memory: Place) -> None:
     """Ours: a cell that counts up, or reads the next page, makes progress."""
     again = cell("n = globals_n[-1] + 1\nglobals_n.append(n)\nlook(str(n))")
     played = play(memory, cell("globals_n = [0]"), *[again] * 6, finish("globals_n[-1]"))
@@ -127,13 +127,13 @@ def test_the_same_cell_with_another_outcome_is_progress(memory: Place) -> None:
 
 
 def test_a_cell_that_makes_progress_resets_the_count(memory: Place) -> None:
-    """Ours: only rounds without progress in a row count."""
+    """Ours: only consecutive iterations without progress count."""
     failing = [cell("1 / 0")] * 3
     played = play(memory, *failing, cell("x = 1\nx"), *failing, finish("x"))
     assert played.first.output == "1"
 
 
-def test_a_cell_that_was_refused_counts_as_no_progress(memory: Place) -> None:
+def test_a_refused_cell_is_not_progress(memory: Place) -> None:
     """Ours: this also holds for a refused second cell in each reply."""
     reply = asks(("run_code", {"code": "x = = 1"}), ("run_code", {"code": "y = 1"}))
     played = play(memory, *[reply] * 2, limits=UsageLimits(max_no_progress=2))

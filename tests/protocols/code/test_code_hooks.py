@@ -1,4 +1,4 @@
-"""Plugins and observers see cells, and the calls that cells make, as they see any other call."""
+"""Plugins and observers see cells, and the calls that cells make, like any other call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 # A call that code makes
 
 
-def test_hooks_hear_of_a_cell_and_of_its_calls_with_their_parent(memory: Place) -> None:
+def test_hooks_see_a_cell_and_its_calls_with_their_parent(memory: Place) -> None:
     """Ours: the same hooks run and can identify the caller."""
     hooks = Hooks()
     played = play(memory, cell("look('a')\nadd(1)"), "over", plugins=[hooks])
@@ -77,7 +77,7 @@ def test_a_denied_call_that_is_not_caught_fails_the_cell(memory: Place) -> None:
     assert "  2 | look('a')\n    | ^" in told
 
 
-def test_arguments_of_a_nested_call_can_be_replaced(memory: Place) -> None:
+def test_the_arguments_of_a_nested_call_can_be_replaced(memory: Place) -> None:
     """Ours: the arguments that a plugin substitutes are validated."""
     fits = Hooks(when("look", ReplaceToolArgs(arguments={"key": "b"})))
     assert play(memory, finish("look('a')"), plugins=[fits]).first.output == "seen b"
@@ -87,8 +87,8 @@ def test_arguments_of_a_nested_call_can_be_replaced(memory: Place) -> None:
     assert played.ran == []
 
 
-def test_a_short_circuit_is_what_the_code_gets(memory: Place) -> None:
-    """Ours: the tool is not executed, and a value of a type other than the tool's is the plugin's error."""
+def test_a_short_circuit_value_is_returned_to_the_code(memory: Place) -> None:
+    """Ours: the tool does not run; a value that does not match the tool's type is the plugin's error."""
     hooks = Hooks(when("look", ShortCircuitTool(value="from the cache")))
     played = play(memory, finish("look('a')"), plugins=[hooks])
     assert (played.first.output, played.ran) == ("from the cache", [])
@@ -97,7 +97,7 @@ def test_a_short_circuit_is_what_the_code_gets(memory: Place) -> None:
     assert outcomes(played.first.messages) == ["TOOL_ERROR"]
 
 
-def test_a_hook_that_fails_fails_the_call_and_not_the_cell(memory: Place) -> None:
+def test_a_failing_hook_fails_the_call_but_not_the_cell(memory: Place) -> None:
     """Ours: the code gets a RuntimeError that it can catch."""
 
     def fail(ctx: Any) -> Any:
@@ -109,13 +109,13 @@ def test_a_hook_that_fails_fails_the_call_and_not_the_cell(memory: Place) -> Non
         assert str(played.first.output).startswith("PLUGIN_ERROR: plugin 'hooks' failed in ")
 
 
-def test_a_replaced_result_is_what_the_code_gets(place: Place) -> None:
+def test_a_replaced_result_is_returned_to_the_code(place: Place) -> None:
     """Ours: guest code never sees values that a plugin removed."""
     changed = Hooks(None, when("look", ShortCircuitTool(value="something else")))
     assert play(place, finish("look('a')"), plugins=[changed]).first.output == "something else"
 
 
-def test_a_result_that_a_plugin_makes_an_error_is_raised(memory: Place) -> None:
+def test_a_result_that_a_plugin_turns_into_an_error_is_raised(memory: Place) -> None:
     """Ours: code gets the exception type that belongs to the error's code."""
     hooks = Hooks(None, when("look", deny_call("hidden")))
     code = "try:\n    look('a')\nexcept PermissionError as error:\n    finish(str(error))"
@@ -133,7 +133,7 @@ def test_messages_of_a_nested_calls_hook_reach_the_model_after_the_cell(memory: 
 
 
 @pytest.mark.parametrize("stage", ["before", "after"])
-def test_a_turn_can_be_aborted_in_the_middle_of_a_cell(place: Place, stage: str) -> None:
+def test_a_turn_can_be_aborted_during_a_cell(place: Place, stage: str) -> None:
     """Ours: every call has a result, variables are as before the cell, and the session stays usable."""
     abort = when("look", AbortTurn(message="enough"))
     hooks = Hooks(abort) if stage == "before" else Hooks(None, abort)
@@ -149,7 +149,7 @@ def test_a_turn_can_be_aborted_in_the_middle_of_a_cell(place: Place, stage: str)
 # The cell itself
 
 
-def test_a_guard_can_refuse_a_cell_by_its_code(place: Place) -> None:
+def test_a_guard_can_deny_a_cell_because_of_its_code(place: Place) -> None:
     """Ours: a cell is a call like any other, and none of its code runs."""
     guard = Guard(
         rules=[{"tool": "run_code", "when": lambda given: "secret" in given["code"], "then": "deny"}]
@@ -186,8 +186,8 @@ def test_the_report_of_a_cell_can_be_changed(place: Place) -> None:
     assert played.first.output == "(censored)"
 
 
-def test_what_a_plugin_puts_in_the_place_of_a_report_is_what_the_model_reads(memory: Place) -> None:
-    """Ours: the replacement is also what `history` has in the cell's place."""
+def test_the_model_reads_the_value_that_a_plugin_puts_in_place_of_a_report(memory: Place) -> None:
+    """Ours: `history` has the same value in the cell's place."""
     hooks = Hooks(None, lambda ctx: ShortCircuitTool(value="nothing to see") if ctx.call_id == 1 else None)
     script = [cell("look('a')"), finish("[len(history), history[0]['result']]")]
     played = play(memory, *script, plugins=[hooks])
@@ -195,7 +195,7 @@ def test_what_a_plugin_puts_in_the_place_of_a_report_is_what_the_model_reads(mem
     assert played.first.output == '[1,"nothing to see"]'
 
 
-def test_an_answer_is_what_plugins_leave_of_it(place: Place) -> None:
+def test_an_answer_changes_with_the_report_that_plugins_changed(place: Place) -> None:
     """Bug: plugins had changed the report, but the answer was not changed with it."""
 
     def louder(ctx: Any) -> Any:
@@ -208,7 +208,7 @@ def test_an_answer_is_what_plugins_leave_of_it(place: Place) -> None:
 
 
 @pytest.mark.parametrize("instead", [ShortCircuitTool(value="no"), deny_call("no")], ids=["value", "error"])
-def test_an_answer_that_a_plugin_takes_away_does_not_end_the_turn(
+def test_an_answer_removed_by_a_plugin_does_not_end_the_turn(
     memory: Place, instead: ShortCircuitTool
 ) -> None:
     """Bug: the answer was given although its report had been replaced."""
@@ -218,8 +218,8 @@ def test_an_answer_that_a_plugin_takes_away_does_not_end_the_turn(
     assert played.shown == ["over"]
 
 
-def test_a_changed_answer_still_has_to_fit_the_output_type(memory: Place) -> None:
-    """Ours: an answer that does not fit makes the model correct it."""
+def test_a_changed_answer_is_validated_against_the_output_type(memory: Place) -> None:
+    """Ours: the model has to correct an invalid answer."""
 
     def spoil(ctx: Any) -> Any:
         return ShortCircuitTool(value={**ctx.value, "result": "five"}) if ctx.call_id == 1 else None
@@ -233,7 +233,7 @@ def test_a_changed_answer_still_has_to_fit_the_output_type(memory: Place) -> Non
 
 
 def asked(place: Place, plugin: Hooks, *replies: Any, **decision: Any) -> tuple[Played, str]:
-    """Take a turn that waits for a person, decide in another process, and return its outcome."""
+    """Run a turn that waits for a person, decide in another process, and return its outcome."""
     ran: list[Any] = []
 
     async def main() -> tuple[Played, str]:
@@ -258,19 +258,19 @@ CELL = cell("x = look('a')\nfinish([x, x])")
 
 
 def test_a_cell_waits_while_a_person_is_asked_about_its_call(place: Place) -> None:
-    """Ours: a plugin's question stops the code in the middle of an expression."""
+    """Ours: a plugin's question suspends the code in the middle of an expression."""
     played, question = asked(place, Hooks(when("look", ask_person("sure?"))), CELL)
     assert question == "look: sure?"
     assert (played.last.output, played.ran) == ('["seen a","seen a"]', ["a"])
 
 
-def test_a_person_may_change_the_arguments_of_a_nested_call(memory: Place) -> None:
-    """Ours: code gets the result of the call with the changed arguments."""
+def test_a_person_may_edit_the_arguments_of_a_nested_call(memory: Place) -> None:
+    """Ours: code gets the result of the call with the edited arguments."""
     played, _ = asked(memory, Hooks(when("look", ask_person("sure?"))), CELL, arguments={"key": "b"})
     assert (played.last.output, played.ran) == ('["seen b","seen b"]', ["b"])
 
 
-def test_a_person_who_refuses_a_nested_call_is_a_permission_error(memory: Place) -> None:
+def test_a_denied_nested_call_raises_permission_error(memory: Place) -> None:
     """Ours: a denial raises the same exception, whether a person or a rule denies."""
     code = "try:\n    look('a')\nexcept PermissionError as error:\n    finish(str(error))"
     plugin = Hooks(when("look", ask_person("sure?")))
@@ -278,14 +278,14 @@ def test_a_person_who_refuses_a_nested_call_is_a_permission_error(memory: Place)
     assert played.last.output == "PERMISSION_DENIED: a person refused the call of look(): not today"
 
 
-def test_a_person_can_be_asked_about_a_cell(place: Place) -> None:
+def test_a_cell_can_require_approval(place: Place) -> None:
     """Ours: the approval shows the code, which runs only when it is approved."""
     played, question = asked(place, Hooks(when("run_code", ask_person("is this wise?"))), CELL)
     assert question == "run_code: is this wise?"
     assert (played.last.output, played.ran) == ('["seen a","seen a"]', ["a"])
 
 
-def test_a_person_may_refuse_a_cell(memory: Place) -> None:
+def test_a_person_may_deny_a_cell(memory: Place) -> None:
     """Ours: none of the code runs, and the model reads why."""
     played, _ = asked(memory, Hooks(when("run_code", ask_person("?"))), CELL, "over", deny=True)
     assert (played.last.output, played.ran) == ("over", [])
@@ -294,14 +294,14 @@ def test_a_person_may_refuse_a_cell(memory: Place) -> None:
     )
 
 
-def test_a_person_may_change_the_code_of_a_cell(place: Place) -> None:
-    """Bug: the code that the model had written ran, not the one that was approved."""
+def test_a_person_may_edit_the_code_of_a_cell(place: Place) -> None:
+    """Bug: the code that the model had written ran instead of the approved code."""
     changed = "y = look('b')\nfinish(y)"
     played, _ = asked(place, Hooks(when("run_code", ask_person("?"))), CELL, arguments={"code": changed})
     assert (played.last.output, played.ran) == ("seen b", ["b"])
 
 
-def test_edited_code_is_run_again_after_the_cell_has_waited(place: Place) -> None:
+def test_edited_code_is_rerun_after_the_cell_has_waited(place: Place) -> None:
     """Bug: a cell that resumed in another process ran the code from before the edit."""
     ask = ask_person("?")
     plugin = Hooks(lambda ctx: ask if ctx.tool_name == "run_code" or ctx.parent else None)
@@ -323,7 +323,7 @@ def test_edited_code_is_run_again_after_the_cell_has_waited(place: Place) -> Non
     asyncio.run(main())
 
 
-def test_edited_code_that_is_invalid_is_refused_before_the_decision_is_spent(memory: Place) -> None:
+def test_invalid_edited_code_is_refused_before_the_decision_is_recorded(memory: Place) -> None:
     """Bug: the decision failed because run_code was looked up among the session's tools."""
 
     async def main() -> None:
@@ -383,7 +383,7 @@ def test_secrets_reach_neither_the_model_nor_the_store_nor_an_observer(tmp_path:
         async with Place(path, FakeClock()).runtime() as runtime:
             session = await runtime.session("s", agent=agent)
             await take_turns(session, played, ["go"])
-            assert SECRET not in stored(path)  # with the journal of a turn that waits
+            assert SECRET not in stored(path)  # with the journal of a waiting turn
             (approval,) = await session.approvals(pending=True)
             assert (await session.approve(approval.approval_id)).output == "It is [redacted]"
             await take_turns(session, played, ["on"])
@@ -402,7 +402,7 @@ async def has_turns(session: Session[Any], count: int) -> bool:
     return len(turns) == count and turns[-1].summary is not None
 
 
-# Plugins that watch over the window
+# Plugins that manage the context window
 
 
 @tool(side_effect="read")
@@ -422,7 +422,7 @@ async def pages() -> list[str]:
     ],
     ids=["protocol", "mode"],
 )
-def test_code_gets_long_results_whole_though_there_is_a_budget(
+def test_code_gets_long_results_completely_despite_a_budget(
     memory: Place, options: dict[str, Any], reply: Any
 ) -> None:
     """Bug: code got the head and tail of a text instead of a list, and its report was cut in the same way."""
@@ -448,7 +448,7 @@ def whole(messages: list[Message]) -> bool:
     return answered(messages) == messages
 
 
-def test_cells_are_left_out_of_a_rolling_history_and_keep_their_numbers(memory: Place) -> None:
+def test_cells_dropped_from_a_rolling_history_keep_their_numbers(memory: Place) -> None:
     """Ours: cells that are hidden from the model's view are still in `history`."""
     script = [
         part
@@ -503,11 +503,11 @@ def test_cells_keep_their_numbers_when_the_history_is_summarized(place: Place, k
     asyncio.run(main())
 
 
-# Who watches
+# Observers
 
 
 def test_events_of_nested_calls_name_the_cell(place: Place) -> None:
-    """Ours: an observer can distinguish the calls of the model from those of its code."""
+    """Ours: an observer can distinguish the model's calls from those of its code."""
     played = play(place, cell("look('a')\nadd(1)"), "over")
     started = of_kind(ToolCallStarted, played.events)
     assert [(one.call.call_id, one.call.name, one.call.parent) for one in started] == [
@@ -520,7 +520,7 @@ def test_events_of_nested_calls_name_the_cell(place: Place) -> None:
     assert [one.value for one in settled[:2]] == ["seen a", 2]
 
 
-def test_only_the_cell_is_in_the_messages_and_its_calls_are_on_record(place: Place) -> None:
+def test_only_the_cell_is_in_the_messages_but_its_calls_are_recorded(place: Place) -> None:
     """Ours: the model reads one result; the audit trail has every call."""
     played = play(place, cell("for key in 'abc': look(key)"), "over")
     kinds = [type(one) for one in played.first.messages]
@@ -530,7 +530,7 @@ def test_only_the_cell_is_in_the_messages_and_its_calls_are_on_record(place: Pla
     assert of_kind(PluginEventEmitted, played.events) == []
 
 
-def test_calls_of_own_functions_pass_the_hooks_as_well(memory: Place) -> None:
+def test_calls_of_built_in_functions_pass_through_the_hooks_too(memory: Place) -> None:
     """Ours: a guard can forbid code to call a model or to sleep."""
     code = "try:\n    llm('what?')\nexcept PermissionError:\n    finish('refused')"
     played = play(memory, cell(code), plugins=[Guard(deny=["llm"])])
@@ -538,7 +538,7 @@ def test_calls_of_own_functions_pass_the_hooks_as_well(memory: Place) -> None:
     assert said(played.first.messages) == ["go"]
 
 
-def test_a_guard_holds_for_cells_that_are_tool_calls(memory: Place) -> None:
+def test_a_guard_applies_to_cells_that_are_tool_calls(memory: Place) -> None:
     """Ours: guards apply however the model sends its cells."""
     reply = {"tool_calls": [{"name": "run_code", "arguments": {"code": "look('a')"}}]}
     for options in ({"protocol": CodeProtocol(cells="tool_call")}, {"protocol": "standard"}):

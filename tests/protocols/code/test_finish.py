@@ -44,14 +44,14 @@ class Order:
     ],
 )
 def test_finish_ends_the_turn_with_a_text(place: Place, expression: str, text: str) -> None:
-    """Seed: SPEC 8, `finish(value)` ends the turn; what is not text is JSON."""
+    """Seed: SPEC 8, `finish(value)` ends the turn; a value that is not text becomes JSON."""
     played = play(place, finish(expression))
     assert played.first.outcome == Finished(text=text)
     assert played.first.output == text
 
 
-def test_the_answer_is_shown_and_said(place: Place) -> None:
-    """Ours: an observer or a reader of the session sees the answer like that of any model."""
+def test_the_answer_is_streamed_and_stored(place: Place) -> None:
+    """Ours: observers and readers of the session see the answer like that of any model."""
     played = play(place, f"I look.\n\n{cell('''finish(look('a'))''')}", turns=("go",))
     assert played.shown == ["I look.", "seen a"]
     spoken = [one.text for one in played.first.messages if isinstance(one, AssistantMessage)]
@@ -78,12 +78,12 @@ def test_the_next_turn_reads_the_answer_in_its_history(memory: Place) -> None:
         (str | None, "None", None),
     ],
 )
-def test_the_answer_is_of_the_output_type(memory: Place, kind: Any, expression: str, output: Any) -> None:
+def test_the_answer_has_the_output_type(memory: Place, kind: Any, expression: str, output: Any) -> None:
     """Seed: `finish(value)` is validated against `output_type`."""
     assert play(memory, finish(expression), output_type=kind).first.output == output
 
 
-def test_a_wrong_answer_is_a_value_error_that_code_may_catch(memory: Place) -> None:
+def test_an_invalid_answer_is_a_value_error_that_code_may_catch(memory: Place) -> None:
     """Ours: code can catch the error and correct its answer."""
     code = """
         try:
@@ -97,7 +97,7 @@ def test_a_wrong_answer_is_a_value_error_that_code_may_catch(memory: Place) -> N
     assert reports(played.first.messages)[0].stdout.startswith("the answer is not valid: Expected `str`")
 
 
-def test_a_wrong_answer_that_is_not_caught_is_shown_to_the_model(place: Place) -> None:
+def test_an_invalid_answer_that_is_not_caught_is_shown_to_the_model(place: Place) -> None:
     """Ours: the corrected next cell ends the turn."""
     played = play(place, finish("'three'"), finish("3"), output_type=int)
     assert observations(played.first.messages)[0] == (
@@ -110,7 +110,7 @@ def test_a_wrong_answer_that_is_not_caught_is_shown_to_the_model(place: Place) -
     assert played.first.output == 3
 
 
-def test_a_wrong_answer_at_the_end_of_longer_code_gets_the_same_message(memory: Place) -> None:
+def test_an_invalid_answer_at_the_end_of_longer_code_gets_the_same_message(memory: Place) -> None:
     """Ours: the message does not depend on whether the engine makes the last call, and variables are kept."""
     played = play(memory, cell("n = 'three'\nfinish(n)"), finish("len(n)"), output_type=int)
     assert observations(played.first.messages)[0] == (
@@ -131,8 +131,8 @@ def test_an_answer_at_the_end_of_longer_code_that_is_not_json_is_a_type_error(me
     )
 
 
-def test_an_answer_without_a_cell_is_checked_as_well(memory: Place) -> None:
-    """Ours: a reply without a cell is the answer, checked against output_type."""
+def test_an_answer_without_a_cell_is_validated_too(memory: Place) -> None:
+    """Ours: a reply without a cell is the answer, validated against output_type."""
     played = play(memory, "three", finish("3"), output_type=int)
     assert "Your answer does not fit" in played.read()[-1]
     assert played.first.output == 3
@@ -150,7 +150,7 @@ def test_an_answer_without_a_cell_is_checked_as_well(memory: Place) -> None:
         ("1, 2", "TYPE_ERROR: finish() takes 1 argument, 2 were given"),
     ],
 )
-def test_what_cannot_be_an_answer_is_none(memory: Place, expression: str, problem: str) -> None:
+def test_a_value_that_cannot_be_an_answer_is_refused(memory: Place, expression: str, problem: str) -> None:
     """Ours: the turn continues, and the model reads why."""
     played = play(memory, finish(expression), "over")
     assert problem in observations(played.first.messages)[0]
@@ -179,13 +179,13 @@ def test_finish_ends_the_turn_wherever_it_is_called(memory: Place, code: str) ->
     assert played.ran == ["a"]
 
 
-def test_variables_that_a_finished_cell_has_bound_stay(place: Place) -> None:
-    """Ours: the variables are those at the moment when the turn ended."""
+def test_variables_bound_by_a_finished_cell_are_kept(place: Place) -> None:
+    """Ours: the variables are those of the moment when the turn ended."""
     played = play(place, cell("x = 1\nfinish('a')\nx = 2"), finish("x"), turns=("a", "b"))
     assert played.last.output == "1"
 
 
-def test_calls_under_way_when_a_task_finishes_are_waited_for(memory: Place) -> None:
+def test_calls_still_running_when_a_task_finishes_are_awaited(memory: Place) -> None:
     """Ours: every call has its result before the turn ends, even if no code awaits it."""
     gate = asyncio.Event()
 
@@ -218,7 +218,7 @@ def test_calls_under_way_when_a_task_finishes_are_waited_for(memory: Place) -> N
     asyncio.run(main())
 
 
-def test_a_call_that_waits_for_a_person_is_given_up_when_a_task_finishes(place: Place) -> None:
+def test_a_call_that_waits_for_approval_is_abandoned_when_a_task_finishes(place: Place) -> None:
     """Ours: no approval is requested for a call that no code awaits."""
     ran: list[Any] = []
 
@@ -248,8 +248,8 @@ def test_a_call_that_waits_for_a_person_is_given_up_when_a_task_finishes(place: 
     asyncio.run(main())
 
 
-def test_an_answer_given_before_the_turn_waited_is_not_forgotten(place: Place) -> None:
-    """Bug: a frame that was opened before the turn waited was forgotten with the process."""
+def test_a_frame_requested_before_the_turn_waited_is_opened(place: Place) -> None:
+    """Bug: a frame that was requested before the turn waited was lost with the process."""
 
     @tool(side_effect="read", approval="manual")
     async def ask() -> str:
@@ -284,10 +284,10 @@ def test_an_answer_given_before_the_turn_waited_is_not_forgotten(place: Place) -
     asyncio.run(main())
 
 
-# Put off
+# Deferred ends
 
 
-def test_a_message_at_the_last_moment_puts_the_end_off(place: Place) -> None:
+def test_a_message_before_completion_defers_the_end(place: Place) -> None:
     """Ours: the model sees the message and answers again, as after any answer."""
     sessions: list[Session[Any]] = []
 
@@ -319,7 +319,7 @@ def test_a_message_at_the_last_moment_puts_the_end_off(place: Place) -> None:
 
 
 async def has_turns(session: Session[Any], count: int) -> bool:
-    """Return whether `count` turns are over."""
+    """Return whether `count` turns have ended."""
     turns = await session.turns()
     return len(turns) == count and turns[-1].summary is not None
 
@@ -333,7 +333,7 @@ async def has_turns(session: Session[Any], count: int) -> bool:
         ("'the task'", []),
     ],
 )
-def test_continue_as_continues_in_a_frame_that_knows_only_the_seed(
+def test_continue_as_continues_in_a_frame_that_has_only_the_seed(
     place: Place, arguments: str, seeds: list[str]
 ) -> None:
     """Seed: `continue_as(task, seed)` opens a frame; variables are kept, `history` starts empty."""
@@ -377,14 +377,14 @@ def test_continue_as_continues_in_a_frame_that_knows_only_the_seed(
         ("'task', look", "TypeError: an argument of continue_as() is not JSON: it holds function"),
     ],
 )
-def test_what_cannot_be_a_task_is_none(memory: Place, arguments: str, problem: str) -> None:
+def test_a_value_that_cannot_be_a_task_is_refused(memory: Place, arguments: str, problem: str) -> None:
     """Ours: the turn continues, and the model reads why."""
     played = play(memory, cell(f"continue_as({arguments})"), "over")
     assert problem in observations(played.first.messages)[0]
     assert played.first.output == "over"
 
 
-def test_a_new_frame_is_not_opened_by_a_cell_that_fails_hard(memory: Place) -> None:
+def test_a_cell_that_fails_hard_opens_no_new_frame(memory: Place) -> None:
     """Ours: the cell's changes and its requested ending are discarded."""
     code = "try:\n    continue_as('task')\nexcept BaseException:\n    pass\nx = [0] * 10**11"
     played = play(memory, cell(code), "over")

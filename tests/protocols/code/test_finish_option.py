@@ -22,7 +22,7 @@ ENDS = {
 @pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize("language", ["python", "typescript"])
 @pytest.mark.parametrize("form", ["fences", "tool_call", "mode"])
-def test_code_does_not_end_a_turn_that_does_not_accept_it(
+def test_code_cannot_end_a_turn_with_finish_disabled(
     memory: Place, form: str, language: str, ends: str
 ) -> None:
     """Bug: the seed's ExecRequest.accept_finish was always true."""

@@ -26,7 +26,7 @@ AFTER = cell("finish(kept)")
 
 
 def misbehave(place: Place, *bad: Any, **options: Any) -> Played:
-    """Take a turn that binds a variable and then goes wrong, and a turn that reads the variable."""
+    """Run a turn that binds a variable and then goes wrong, and a turn that reads the variable."""
     return play(place, BEFORE, *bad, AFTER, turns=("go", "and now"), **options)
 
 
@@ -38,8 +38,8 @@ def native(code: str) -> dict[str, Any]:
 # Code that does not run
 
 
-def test_broken_code_is_not_run_and_shown_with_line_and_caret(place: Place) -> None:
-    """Ours: broken code fails its check and is not executed."""
+def test_code_with_a_syntax_error_is_not_run_but_shown_with_line_and_caret(place: Place) -> None:
+    """Ours: such code fails its check and is not executed."""
     played = misbehave(place, cell("look('a')\nkept = = 1"), cell("kept = look('b')"), "over")
     assert observations(played.first.messages)[1] == (
         "[cell 1] failed, nothing was executed\n"
@@ -52,7 +52,7 @@ def test_broken_code_is_not_run_and_shown_with_line_and_caret(place: Place) -> N
     assert played.last.output == "seen b"
 
 
-def test_four_broken_cells_in_a_row_end_the_turn(place: Place) -> None:
+def test_four_invalid_cells_in_a_row_end_the_turn(place: Place) -> None:
     """Ours: a turn that makes no progress is stopped."""
     played = misbehave(place, *[cell(f"kept = = {number}") for number in range(4)])
     assert isinstance(played.first.outcome, Stopped)
@@ -88,7 +88,7 @@ def test_wrong_arguments_are_found_before_anything_runs(memory: Place, call: str
     assert (played.ran, played.first.calls, played.last.output) == ([], (), "before")
 
 
-def test_arguments_that_only_a_run_shows_to_be_wrong_raise_in_the_code(memory: Place) -> None:
+def test_arguments_that_only_fail_at_run_time_raise_in_the_code(memory: Place) -> None:
     """Ours: errors that a check cannot find raise TypeError at the call."""
     code = "wrong = ['one']\ntry:\n    add(wrong[0])\nexcept TypeError as error:\n    kept = str(error)"
     played = misbehave(memory, cell(code), "over")
@@ -111,7 +111,7 @@ def test_a_cell_in_another_language_gets_an_error_and_the_turn_continues(
     assert played.last.output == "python"
 
 
-def test_a_model_that_insists_on_another_language_is_stopped(memory: Place) -> None:
+def test_a_model_that_keeps_using_another_language_is_stopped(memory: Place) -> None:
     """Ours: code in the wrong language is not executed, and the turn ends."""
     played = misbehave(memory, *["```bash\nls\n```"] * 4)
     assert isinstance(played.first.outcome, Stopped)
@@ -120,7 +120,7 @@ def test_a_model_that_insists_on_another_language_is_stopped(memory: Place) -> N
 
 
 @pytest.mark.parametrize("empty", ["```python\n```", "```python\n\n   \n```", "```python"])
-def test_an_empty_cell_is_a_failed_one(memory: Place, empty: str) -> None:
+def test_an_empty_cell_fails(memory: Place, empty: str) -> None:
     """Ours: nothing is executed, and the model reads why."""
     played = misbehave(memory, empty, "over")
     assert observations(played.first.messages)[1] == (
@@ -184,10 +184,10 @@ LISTED = """\
     ids=["in a list", "in a quote", "other marks", "not closed"],
 )
 @pytest.mark.parametrize("chunk_size", [1, 1_000])
-def test_a_cell_is_found_wherever_it_stands_and_not_shown(
+def test_a_cell_is_found_wherever_it_is_and_not_shown(
     memory: Place, reply: str, prose: str, chunk_size: int
 ) -> None:
-    """Ours: a cell inside prose inside a list runs; the prose is shown without it."""
+    """Ours: a cell in the prose of a list runs; the prose is shown without it."""
     played = misbehave(memory, {"text": reply, "chunk_size": chunk_size}, "over")
     assert "".join(played.shown) == f"{prose}overseen a"
     spoken = [one for one in played.first.messages if isinstance(one, AssistantMessage)]
@@ -196,7 +196,7 @@ def test_a_cell_is_found_wherever_it_stands_and_not_shown(
 
 
 @pytest.mark.parametrize("stop_reason", ["length", "max_tokens"])
-def test_a_cell_that_was_cut_off_is_not_run(memory: Place, stop_reason: str) -> None:
+def test_a_cell_that_was_cut_off_does_not_run(memory: Place, stop_reason: str) -> None:
     """Ours: an incomplete program must not run."""
     cut = {"text": "So:\n```python\nkept = look('a')", "stop_reason": stop_reason}
     played = misbehave(memory, cut, "over")
@@ -204,13 +204,13 @@ def test_a_cell_that_was_cut_off_is_not_run(memory: Place, stop_reason: str) -> 
     assert (played.ran, played.last.output) == ([], "before")
 
 
-def test_a_whole_cell_runs_though_the_reply_was_cut_off_after_it(memory: Place) -> None:
+def test_a_complete_cell_runs_even_if_the_reply_was_cut_off_after_it(memory: Place) -> None:
     """Ours: the code is complete, so it is safe to run."""
     cut = {"text": f"{cell('kept = look(1 * chr(97))')}\n\nand th", "stop_reason": "length"}
     assert misbehave(memory, cut, "over").last.output == "seen a"
 
 
-# Code that does not end, or not well
+# Code that does not end, or ends badly
 
 
 @pytest.mark.slow
@@ -227,12 +227,12 @@ def test_a_whole_cell_runs_though_the_reply_was_cut_off_after_it(memory: Place) 
     ],
     ids=["loop", "sum", "memory", "growing", "output", "calls", "catching"],
 )
-def test_a_cell_beyond_its_limits_is_stopped_and_its_variables_rolled_back(
+def test_a_cell_that_exceeds_its_limits_is_stopped_and_its_variables_are_rolled_back(
     place: Place, code: str, problem: str
 ) -> None:
     """Ours: a cell that never ends is stopped, and the state is restored."""
     bad = cell(f"kept = 'in between'\n{code}")
-    cpu_ms = SMALL.cpu_ms if problem == "TIMEOUT_CPU" else 5_000  # a busy machine takes its time
+    cpu_ms = SMALL.cpu_ms if problem == "TIMEOUT_CPU" else 5_000  # a busy machine is slow
     limits = msgspec.structs.replace(SMALL, cpu_ms=cpu_ms)
     played = misbehave(place, bad, "over", protocol=CodeProtocol(limits=limits))
     assert outcomes(played.first.messages)[1] == problem
@@ -243,8 +243,8 @@ def test_a_cell_beyond_its_limits_is_stopped_and_its_variables_rolled_back(
 
 
 @pytest.mark.slow
-def test_a_model_that_loops_forever_again_and_again_is_stopped(memory: Place) -> None:
-    """Ours: repeated time-outs are no progress, so the turn is stopped."""
+def test_a_model_that_repeats_an_endless_loop_is_stopped(memory: Place) -> None:
+    """Ours: repeated time-outs are not progress."""
     bad = [cell(f"kept = {number}\nwhile True: pass") for number in range(4)]
     played = misbehave(memory, *bad, protocol=CodeProtocol(limits=SMALL))
     assert isinstance(played.first.outcome, Stopped)
@@ -263,7 +263,9 @@ def test_a_model_that_loops_forever_again_and_again_is_stopped(memory: Place) ->
     ],
     ids=["zero", "name", "recursion", "raised", "assert"],
 )
-def test_what_a_cell_did_before_an_exception_stays(memory: Place, code: str, problem: str, line: str) -> None:
+def test_effects_of_a_cell_before_an_exception_are_kept(
+    memory: Place, code: str, problem: str, line: str
+) -> None:
     """Ours: variables stay bound, as in a notebook, and the model is shown the failing line."""
     bad = cell(f"kept = 'in between'\n{code}")
     played = misbehave(memory, bad, "over", protocol=CodeProtocol(limits=SMALL))
@@ -278,9 +280,7 @@ def test_what_a_cell_did_before_an_exception_stays(memory: Place, code: str, pro
     ("code", "kind"),
     [("{1, 2}", "set"), ("look", "function"), ("lambda: 1", "function"), ("[1, float('nan')]", "float nan")],
 )
-def test_a_result_that_is_not_json_fails_the_cell_which_took_effect(
-    memory: Place, code: str, kind: str
-) -> None:
+def test_a_result_that_is_not_json_fails_a_cell_that_took_effect(memory: Place, code: str, kind: str) -> None:
     """Ours: the error says that the cell took effect, and how to return its result."""
     played = misbehave(memory, cell(f"kept = 'in between'\n{code}"), "over")
     assert observations(played.first.messages)[1] == (
@@ -291,8 +291,8 @@ def test_a_result_that_is_not_json_fails_the_cell_which_took_effect(
 
 
 @pytest.mark.parametrize("code", [r"print('\ud800')", r"'\ud800'", r"finish('\udfff')"])
-def test_code_with_a_lone_surrogate_is_refused_and_never_replaced(place: Place, code: str) -> None:
-    """Bug: Monty replaced it by U+FFFD without informing the model."""
+def test_code_with_a_lone_surrogate_is_refused_and_not_altered(place: Place, code: str) -> None:
+    """Bug: Monty replaced it with U+FFFD and the model did not learn of it."""
     played = misbehave(place, cell(f"kept = 'changed'\n{code}"), "over")
     told = observations(played.first.messages)[1]
     assert told.startswith("[cell 1] failed, nothing was executed\nerror:\nUNSUPPORTED_FEATURE: ")
@@ -304,7 +304,7 @@ def test_code_with_a_lone_surrogate_is_refused_and_never_replaced(place: Place, 
 
 
 @pytest.mark.parametrize("code", ["print(chr(0xD800))", "chr(0xD800)", "finish(chr(0xDFFF))"])
-def test_a_lone_surrogate_that_code_makes_gets_no_further_than_its_cell(place: Place, code: str) -> None:
+def test_a_lone_surrogate_made_by_code_does_not_leave_its_cell(place: Place, code: str) -> None:
     """Ours: text that cannot be encoded neither reaches the journal nor is replaced."""
     played = misbehave(place, cell(code), "over")
     told = observations(played.first.messages)[1]
@@ -317,7 +317,7 @@ def test_a_lone_surrogate_that_code_makes_gets_no_further_than_its_cell(place: P
 @pytest.mark.parametrize(
     "code", ["10**5_000", "deep = 1\nfor _ in range(5_000): deep = [deep]\ndeep", "{1: 2, None: 3}"]
 )
-def test_results_at_the_edge_of_json_do_no_harm(place: Place, code: str) -> None:
+def test_results_at_the_limits_of_json_do_no_harm(place: Place, code: str) -> None:
     """Ours: a cell's result can be stored and read again, or is rejected."""
     played = misbehave(place, cell(code), cell("len(history)"), "over")
     assert played.first.output == "over"
@@ -335,7 +335,7 @@ def test_ten_megabytes_of_output_do_no_harm(place: Place) -> None:
     assert played.last.output == str(1 << 20)
 
 
-# Code that does not take finish for an end
+# Code that continues after finish
 
 
 @pytest.mark.parametrize(
@@ -351,8 +351,8 @@ def test_ten_megabytes_of_output_do_no_harm(place: Place) -> None:
     ],
     ids=["SystemExit", "BaseException", "twice", "finally", "tool", "frame", "gather"],
 )
-def test_the_first_finish_counts_and_nothing_can_be_called_after_it(memory: Place, code: str) -> None:
-    """Ours: code can make no calls after it ended the turn."""
+def test_the_first_finish_counts_and_no_call_is_possible_after_it(memory: Place, code: str) -> None:
+    """Ours: code can make no calls after it has ended the turn."""
     played = misbehave(memory, cell(code))
     assert played.first.outcome == Finished(text="first")
     assert (played.ran, played.first.calls) == ([], ())
@@ -387,7 +387,7 @@ def unanswered(messages: list[Message]) -> set[int]:
     return wrong | due
 
 
-def test_native_calls_that_were_not_offered_are_made_like_any_other(memory: Place) -> None:
+def test_native_calls_that_were_not_offered_run_like_any_other(memory: Place) -> None:
     """Ours: they go through the same dispatch, and each has its result."""
     played = misbehave(memory, asks(("look", {"key": "a"}), ("lok", {})), "over")
     assert results(played.first.messages)[1:] == ["seen a", "UNKNOWN_TOOL"]
@@ -396,7 +396,7 @@ def test_native_calls_that_were_not_offered_are_made_like_any_other(memory: Plac
     assert (played.ran, played.last.output) == (["a"], "before")
 
 
-def test_a_native_call_of_run_code_is_a_cell_and_text_to_the_model_afterwards(memory: Place) -> None:
+def test_a_native_call_of_run_code_is_a_cell_and_later_text_for_the_model(memory: Place) -> None:
     """Bug: the model's provider was sent a call without a result."""
     played = misbehave(memory, native("kept = look('a')"), "over")
     assert played.last.output == "seen a"
@@ -406,8 +406,8 @@ def test_a_native_call_of_run_code_is_a_cell_and_text_to_the_model_afterwards(me
     assert (spoken[1].text, spoken[1].tool_calls) == ("```python\nkept = look('a')\n```", ())
 
 
-def test_a_cell_and_native_calls_in_one_reply_are_all_carried_out(place: Place) -> None:
-    """Bug: the report of the cell stood between a call and its result."""
+def test_a_cell_and_native_calls_in_one_reply_all_run(place: Place) -> None:
+    """Bug: the report of the cell was placed between a call and its result."""
     reply = {
         "text": cell("kept = look('a')"),
         **asks(("look", {"key": "b"}), ("run_code", {"code": "look('c')"})),
@@ -436,7 +436,7 @@ def misbehave_natively(place: Place, *bad: Any, **options: Any) -> Played:
     ids=["protocol", "mode"],
 )
 def test_only_the_first_of_several_native_cells_runs(place: Place, options: dict[str, Any]) -> None:
-    """Ours: one cell runs per step, however it is sent; the other calls of the reply are made."""
+    """Ours: one cell runs per step, however it is sent; the other calls of the reply run."""
     reply = asks(
         ("run_code", {"code": "kept = look('a')"}),
         ("look", {"key": "b"}),
@@ -456,21 +456,21 @@ def test_only_the_first_of_several_native_cells_runs(place: Place, options: dict
 @pytest.mark.parametrize(
     "arguments", ["{not json", "[]", '"x"', {}, {"code": 5}, {"cod": "x"}, {"code": "x", "language": "bash"}]
 )
-def test_native_cells_with_other_arguments_are_refused(memory: Place, arguments: Any) -> None:
+def test_native_cells_with_invalid_arguments_are_refused(memory: Place, arguments: Any) -> None:
     """Ours: the arguments of run_code are validated like those of any tool."""
     played = misbehave_natively(memory, asks(("run_code", arguments)), "over")
     assert results(played.first.messages)[1] == "INVALID_ARGUMENT"
     assert (played.first.output, played.last.output) == ("over", "before")
 
 
-def test_a_fence_is_not_a_cell_where_cells_are_calls(memory: Place) -> None:
+def test_a_fence_is_not_a_cell_if_cells_are_tool_calls(memory: Place) -> None:
     """Ours: with the option `cells="tool_call"`, a fence is part of the answer."""
     played = misbehave_natively(memory, cell("kept = look('a')"))
     assert played.first.output == cell("kept = look('a')")
     assert (played.ran, played.last.output) == ([], "before")
 
 
-def test_a_session_survives_everything_in_a_row(place: Place) -> None:
+def test_a_session_survives_all_of_this_in_a_row(place: Place) -> None:
     """Ours: the session stays usable, and every cell is in the history."""
     bad = [
         cell("x = = 1"), "```bash\nls\n```", cell("kept = 1\nwhile True: pass"), cell("nope()"),

@@ -37,7 +37,7 @@ def _read(**of: object) -> str:
 # Layout
 
 
-def test_every_section_has_its_place() -> None:
+def test_the_sections_are_in_their_fixed_order() -> None:
     """Seed: the observation has stdout, result, diagnostics with the failing line, and calls."""
     text = _read(
         stdout="12 orders\n",
@@ -73,7 +73,7 @@ def test_every_section_has_its_place() -> None:
     )
 
 
-def test_a_cell_that_leaves_nothing_says_so() -> None:
+def test_a_cell_without_output_says_so() -> None:
     """Ours: an empty observation would look like a failure."""
     assert _read() == "[cell 3] ok, no output"
     assert _read(stdout="\n") == "[cell 3] ok, no output"
@@ -100,7 +100,7 @@ def test_each_diagnostic_is_shown_with_its_line() -> None:
     assert "error TYPE_ERROR: m1\n  1 | total = 5\n    |  ^\nerror TYPE_ERROR: m2\n  2 | count = 0\n" in text
 
 
-def test_of_many_diagnostics_the_first_are_shown() -> None:
+def test_only_the_first_of_many_diagnostics_are_shown() -> None:
     """Ours: one missing name can cause a hundred diagnostics."""
     found = tuple(Diagnostic(code="X", message=f"number {n}.") for n in range(30))
     text = _read(diagnostics=found)
@@ -127,7 +127,7 @@ def test_the_caret_is_under_the_column(code: str, span: Span, lines: list[str]) 
     assert text.splitlines()[3:] == lines
 
 
-def test_of_a_long_line_of_code_the_part_around_the_column_is_shown() -> None:
+def test_only_the_part_of_a_long_line_around_the_column_is_shown() -> None:
     """Ours: data that is pasted into code makes very long lines."""
     code = "x" * 5_000 + "!" + "y" * 5_000
     error = ErrorObject(code="E", message="m", span=Span(line=1, column=5_001))
@@ -151,13 +151,13 @@ def test_of_a_long_line_of_code_the_part_around_the_column_is_shown() -> None:
     ],
     ids=["text", "no text", "zero", "false", "a line", "short", "long"],
 )
-def test_a_result_is_shown_as_json_and_a_text_as_it_is(result: object, shown: str) -> None:
+def test_a_result_is_shown_as_json_and_text_unchanged(result: object, shown: str) -> None:
     """Seed: only values that do not fit on a line are indented."""
     assert _read(result=result) == f"[cell 3] ok\nresult:\n{shown}"
 
 
-def test_output_that_the_engine_dropped_is_said_to_be_lost() -> None:
-    """Ours: `history` has no more of it than the observation, so the model is not referred to it."""
+def test_output_dropped_by_the_engine_is_reported_as_lost() -> None:
+    """Ours: `history` has no more of it than the observation, so the model is not referred there."""
     assert _read(stdout="a\n", truncated=True).splitlines()[1] == (
         "stdout, the rest was too long and is lost:"
     )
@@ -183,7 +183,7 @@ def test_calls_are_listed_in_order_with_their_results() -> None:
     ]
 
 
-def test_many_calls_are_counted_and_failed_ones_shown() -> None:
+def test_many_calls_are_counted_and_failed_ones_are_shown() -> None:
     """Seed: a loop over a thousand orders is one line, its one denied refund another."""
     calls = tuple(_denied(n) if n == 500 else _call(n) for n in range(1_000))
     assert _read(calls=calls).splitlines()[2:] == [
@@ -195,15 +195,15 @@ def test_many_calls_are_counted_and_failed_ones_shown() -> None:
     ]
 
 
-def test_a_gap_is_marked_only_where_calls_are_left_out() -> None:
-    """Ours: the mark stands for calls that are left out, not for the end of the list."""
+def test_an_ellipsis_marks_only_calls_that_are_left_out() -> None:
+    """Ours: the mark does not mean the end of the list."""
     calls = (*(_call(n) for n in range(12)), _denied(12))
     assert _read(calls=calls).splitlines()[-2:] == ["…", "refund(n=12) -> denied: not allowed"]
     assert "…" not in _read(calls=calls[:12])
 
 
-def test_many_names_and_many_failures_stay_short() -> None:
-    """Ours: the size of the list of calls is bounded."""
+def test_a_list_of_many_names_or_failures_stays_short() -> None:
+    """Ours: the size of the list of calls is limited."""
     calls = tuple(_call(n, f"tool_{n}") for n in range(100)) + tuple(
         _denied(n, "x" * 999) for n in range(100)
     )
@@ -224,14 +224,12 @@ def test_many_names_and_many_failures_stay_short() -> None:
         ({"text": 'a\n"b"'}, r'text="a\n\"b\""'),
     ],
 )
-def test_arguments_are_shown_as_they_would_be_written(
-    arguments: dict[str, object] | None, shown: str
-) -> None:
+def test_arguments_are_shown_as_in_source_code(arguments: dict[str, object] | None, shown: str) -> None:
     """Seed: a call is shown as `refund(order_id="A1", cents=500)`."""
     assert short_arguments(arguments) == shown
 
 
-def test_in_typescript_arguments_are_an_object() -> None:
+def test_typescript_arguments_are_shown_as_an_object() -> None:
     """Ours: calls are shown in the language's own syntax."""
     arguments = {"order_id": "A1", "not-a-name": [None], "text": "x" * 99}
     shown = short_arguments(arguments, 60, Language.TYPESCRIPT)
@@ -250,7 +248,7 @@ def test_a_long_argument_does_not_hide_the_others() -> None:
     st.dictionaries(st.text(max_size=20), st.text(max_size=200) | st.integers(), max_size=9),
     st.integers(0, 200),
 )
-def test_arguments_are_never_longer_than_their_limit(arguments: dict[str, object], limit: int) -> None:
+def test_arguments_never_exceed_their_limit(arguments: dict[str, object], limit: int) -> None:
     """Ours: a report of many calls must stay small."""
     for language in Language:
         assert len(short_arguments(arguments, limit, language)) <= limit
@@ -259,8 +257,8 @@ def test_arguments_are_never_longer_than_their_limit(arguments: dict[str, object
 # Budget
 
 
-def test_a_long_text_is_cut_between_lines_and_says_where_the_whole_is() -> None:
-    """Seed: the observation is within its budget; the next cell can read the whole."""
+def test_a_long_text_is_cut_between_lines_and_refers_to_the_full_text() -> None:
+    """Seed: the observation stays within its budget; the next cell can read everything."""
     stdout = "".join(f"line {n:05}\n" for n in range(5_000))
     lines = observation(CellReport(index=3, stdout=stdout), "", budget_chars=1_000).splitlines()
     marker = next(at for at, line in enumerate(lines) if line.startswith("…"))
@@ -272,7 +270,7 @@ def test_a_long_text_is_cut_between_lines_and_says_where_the_whole_is() -> None:
     assert sum(map(len, lines)) > 850
 
 
-def test_short_sections_leave_their_share_to_long_ones() -> None:
+def test_short_sections_leave_their_unused_share_to_long_ones() -> None:
     """Seed: a megabyte of output does not hide an error, nor an error the output."""
     text = observation(CellReport(index=3, stdout="x" * 10**6, error=FAILURE), CODE, budget_chars=2_000)
     assert text.endswith(
@@ -282,7 +280,7 @@ def test_short_sections_leave_their_share_to_long_ones() -> None:
     assert 1_990 <= len(text) <= 2_000
 
 
-def test_two_long_sections_have_equal_shares() -> None:
+def test_two_long_sections_get_equal_shares() -> None:
     """Ours: neither output nor result displaces the other."""
     text = observation(CellReport(index=3, stdout="o" * 10**5, result="r" * 10**5), "", budget_chars=4_000)
     assert abs(text.count("o") - text.count("r")) < 40
@@ -290,14 +288,14 @@ def test_two_long_sections_have_equal_shares() -> None:
     assert 'history[3]["result"]' in text
 
 
-def test_what_history_does_not_hold_is_not_pointed_to() -> None:
+def test_text_that_is_not_in_history_is_not_referred_to() -> None:
     """Ours: a reference to something that does not exist costs the model a step."""
     text = observation(CellReport(index=3, notes=("n" * 5_000,)), "", budget_chars=500)
     assert "characters left out …" in text
     assert "history" not in text
 
 
-def test_what_fits_exactly_is_not_cut() -> None:
+def test_text_that_fits_exactly_is_not_cut() -> None:
     """Ours: the budget is a limit, not a target."""
     report = CellReport(index=3, stdout="x" * 300, result="y" * 300)
     whole = observation(report, "")
@@ -306,8 +304,8 @@ def test_what_fits_exactly_is_not_cut() -> None:
 
 
 @given(st.lists(st.integers(0, 500), max_size=8), st.integers(0, 2_000))
-def test_shares_use_the_room_and_are_fair(lengths: list[int], room: int) -> None:
-    """Ours: no section gets less room than another unless it needs less."""
+def test_shares_use_the_available_space_and_are_fair(lengths: list[int], room: int) -> None:
+    """Ours: no section gets less space than another unless it needs less."""
     shares = fair_shares(lengths, room)
     assert sum(shares) <= room
     assert sum(shares) >= min(room, sum(lengths))
@@ -316,8 +314,8 @@ def test_shares_use_the_room_and_are_fair(lengths: list[int], room: int) -> None
 
 
 @given(st.text(alphabet="ab é\n😀", max_size=600), st.integers(0, 300))
-def test_a_cut_text_is_head_and_tail_and_counts_what_is_missing(text: str, room: int) -> None:
-    """Ours: the marker has the exact number of omitted characters."""
+def test_a_cut_text_has_a_head_a_tail_and_the_number_of_omitted_characters(text: str, room: int) -> None:
+    """Ours: the number is exact."""
     cut = cut_middle(text, room)
     assert len(cut) <= room or cut == text
     if " characters left out …" in cut:
@@ -362,7 +360,7 @@ _reports = st.builds(
 @pytest.mark.slow
 @given(_reports, _texts, st.integers(200, 9_000))
 def test_an_observation_never_exceeds_its_budget(report: CellReport, code: str, budget: int) -> None:
-    """Seed: the budget holds for any output in any script, and the first line stays whole."""
+    """Seed: the budget holds for any output in any script, and the first line stays intact."""
     text = observation(report, code, budget_chars=budget)
     assert len(text) <= budget
     assert text.encode().decode() == text

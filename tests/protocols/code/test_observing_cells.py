@@ -41,8 +41,8 @@ def test_an_observation_has_output_result_and_calls(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("chars", [300, 2_000])
-def test_a_long_output_is_cut_for_the_model_and_whole_for_the_next_cell(place: Place, chars: int) -> None:
-    """Seed: the observation is within its budget; the next cell can read the whole."""
+def test_a_long_output_is_cut_for_the_model_but_complete_for_the_next_cell(place: Place, chars: int) -> None:
+    """Seed: the observation stays within its budget; the next cell can read everything."""
     code = "[len(history[-1]['stdout']), history[-1]['stdout'][-10:], history[0]['stdout'].count('line')]"
     protocol = CodeProtocol(observation_chars=chars)
     played = play(place, cell(LONG), cell(code), "over", protocol=protocol)
@@ -55,7 +55,7 @@ def test_a_long_output_is_cut_for_the_model_and_whole_for_the_next_cell(place: P
     assert outcomes(played.first.messages)[1] == [size, "line 4999\n", 5_000]
 
 
-def test_a_long_result_is_whole_in_history_and_still_a_value(place: Place) -> None:
+def test_a_long_result_in_history_is_complete_and_keeps_its_type(place: Place) -> None:
     """Ours: later code gets a list as a list, however little of it the model has read."""
     code = "rows = history[0]['result']\n[type(rows).__name__, len(rows), rows[-1]]"
     played = play(place, cell("[{'n': n} for n in range(20_000)]"), cell(code), "over")
@@ -77,7 +77,7 @@ def test_a_long_report_is_one_attachment_of_its_message(tmp_path: Path) -> None:
     assert max(map(len, kept)) <= 4_000
 
 
-def test_short_reports_are_in_their_messages(tmp_path: Path) -> None:
+def test_short_reports_are_stored_in_their_messages(tmp_path: Path) -> None:
     """Ours: a message that holds the complete report needs no attachment."""
     path = tmp_path / "standfast.db"
     played = play(Place(path, FakeClock()), cell("print('short')"), cell("history[0]['stdout']"), "over")
@@ -86,7 +86,7 @@ def test_short_reports_are_in_their_messages(tmp_path: Path) -> None:
     assert blob_sizes(path) == []
 
 
-def test_reading_history_stores_nothing_again(tmp_path: Path) -> None:
+def test_reading_history_stores_nothing(tmp_path: Path) -> None:
     """Ours: `history` is loaded only for a cell that reads it, and is not part of the variables."""
     path = tmp_path / "standfast.db"
     script = [cell(LONG), *[cell(f"{number} + len(history[0]['stdout'])") for number in range(3)], "over"]
@@ -95,8 +95,8 @@ def test_reading_history_stores_nothing_again(tmp_path: Path) -> None:
     assert sum(len(body) for (body,) in rows(path, "SELECT body FROM states")) < 10_000
 
 
-def test_many_long_cells_leave_the_prompt_short(memory: Place) -> None:
-    """Ours: a cell takes no more room in the prompt than its observation."""
+def test_many_long_cells_keep_the_prompt_short(memory: Place) -> None:
+    """Ours: a cell takes no more space in the prompt than its observation."""
     script = [cell(f"x = {number}\n{LONG}") for number in range(5)]
     played = play(memory, *script, "over", protocol=CodeProtocol(observation_chars=500))
     assert sum(len(text) for text in played.read()) < 5 * 500 + 100
@@ -105,7 +105,7 @@ def test_many_long_cells_leave_the_prompt_short(memory: Place) -> None:
 # history
 
 
-def test_history_has_every_cell_in_its_place(place: Place) -> None:
+def test_history_has_every_cell_in_order(place: Place) -> None:
     """Seed: `history[n]` has earlier results, whether the cell succeeded or failed."""
     script = [
         cell("print('out')\n1"),
@@ -128,7 +128,7 @@ def test_history_has_every_cell_in_its_place(place: Place) -> None:
     assert outcomes(played.first.messages)[6] == [6, "[[one", "seen a", "x = = 1"]
 
 
-def test_history_begins_empty_and_has_an_end(memory: Place) -> None:
+def test_history_is_empty_at_first_and_has_bounds(memory: Place) -> None:
     """Ours: `history` behaves like any list, and an index past its end is an error."""
     script = [cell("len(history)"), cell("history[7]"), cell("history[-1]['error']['message']"), "over"]
     played = play(memory, *script)
@@ -136,8 +136,8 @@ def test_history_begins_empty_and_has_an_end(memory: Place) -> None:
     assert "IndexError" in outcomes(played.first.messages)[2]
 
 
-def test_history_cannot_be_rebound_and_changing_it_changes_nothing(memory: Place) -> None:
-    """Ours: `history` is read-only, and changes to a cell's copy are discarded."""
+def test_history_cannot_be_rebound_and_changes_to_it_are_discarded(memory: Place) -> None:
+    """Ours: each cell gets a copy."""
     script = [cell("1"), cell("history = []"), cell("history.clear()\nhistory"), cell("len(history)"), "over"]
     found = outcomes(play(memory, *script).first.messages)
     assert found == [1, "TYPE_ERROR", [], 3]
@@ -153,7 +153,7 @@ def numbers(messages: tuple[Message, ...]) -> list[int]:
 HERE = cell("[len(history), [one['result'] for one in history[-2:]]]")
 
 
-def test_numbers_go_on_over_turns_and_processes(place: Place) -> None:
+def test_numbers_continue_across_turns_and_processes(place: Place) -> None:
     """Ours: the number in the text is the index in `history`, in any process."""
 
     async def main() -> None:
@@ -209,7 +209,7 @@ def test_a_new_frame_resets_the_count(place: Place) -> None:
     [{"protocol": CodeProtocol(cells="tool_call")}, {"protocol": "standard", "plugins": [CodeMode()]}],
     ids=["protocol", "mode"],
 )
-def test_history_is_the_same_where_cells_are_calls(place: Place, options: dict[str, Any]) -> None:
+def test_history_is_the_same_if_cells_are_tool_calls(place: Place, options: dict[str, Any]) -> None:
     """Ours: `history` is the same however the model sends its cells, and has no other calls."""
     script = [
         asks(("run_code", {"code": LONG})),
@@ -224,7 +224,7 @@ def test_history_is_the_same_where_cells_are_calls(place: Place, options: dict[s
     assert told[2].startswith("[cell 1] ok")
 
 
-def test_a_blob_that_is_gone_leaves_what_the_message_has(tmp_path: Path) -> None:
+def test_a_missing_blob_leaves_the_text_in_the_message(tmp_path: Path) -> None:
     """Ours: a missing blob loses the middle of a text, not the session."""
     path = tmp_path / "standfast.db"
     agent, model = coder_on(cell(LONG), "one", finish("[history[0]['cut'], history[0]['stdout'][:6]]"))
@@ -242,7 +242,7 @@ def test_a_blob_that_is_gone_leaves_what_the_message_has(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_what_a_cell_binds_is_not_lost_by_what_it_prints(memory: Place) -> None:
+def test_printing_too_much_does_not_lose_variables(memory: Place) -> None:
     """Ours: the limit on output does not affect variables."""
     played = play(memory, cell(f"x = 1\n{LONG}"), finish("[x, number]"))
     assert played.first.output == "[1,4999]"

@@ -12,7 +12,9 @@ from standfast.tools.registry import ToolCatalog, ToolRegistry
 
 
 @pytest.mark.parametrize("language", list(Language))
-def test_a_session_makes_no_contract_of_its_own(language: Language, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_share_the_contracts_of_built_in_functions(
+    language: Language, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ours: reading four signatures again took half of the first turn of a code session."""
     read: list[str] = []
     monkeypatch.setattr(decorator, "read_signature", lambda function, name: read.append(name))
@@ -23,7 +25,7 @@ def test_a_session_makes_no_contract_of_its_own(language: Language, monkeypatch:
     assert [one.digest for one in first.values()] == [one.digest for one in second.values()]
 
 
-def test_the_functions_of_two_sessions_see_what_is_theirs() -> None:
+def test_built_in_functions_of_two_sessions_have_their_own_handlers() -> None:
     """Ours: sessions share contracts, but not handlers."""
     resolve = ToolRegistry().require
     first = own_functions(ToolCatalog(), resolve, limits=SessionLimits(memory_mb=16))

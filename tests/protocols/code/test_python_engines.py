@@ -1,4 +1,4 @@
-"""Agents that act in Python on all of it: cells on CPython, and on Monty until a cell needs more."""
+"""Agents that act in full Python: cells on CPython, and on Monty until a cell needs more."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Shelf(Counter):
 
 shelf = Shelf("hello")
 list(shelf.names())"""
-"""What Monty does not have: a base class of the library, and a generator."""
+"""Code that Monty does not support: a base class of the standard library, and a generator."""
 
 
 @pytest.fixture
@@ -47,22 +47,22 @@ def filed(tmp_path: Path, clock: FakeClock) -> Place:
     return Place(tmp_path / "standfast.db", clock)
 
 
-def told_of(engine: EngineName) -> str:
+def rules_for(engine: EngineName) -> str:
     """Return the rules in the prompt of an agent on this engine."""
     return how_to_act(fences=True, engine=engine)
 
 
-def test_the_prompt_names_missing_features_only_where_some_are_missing() -> None:
+def test_the_prompt_lists_missing_features_only_if_some_are_missing() -> None:
     """Ours: a rule that does not apply to an engine would hide features from the model."""
-    assert "Python here has no classes with bases" in told_of(EngineName.MONTY)
-    assert "All of Python and its standard library are here, but no network" in told_of(EngineName.CPYTHON)
+    assert "Python here has no classes with bases" in rules_for(EngineName.MONTY)
+    assert "All of Python and its standard library are here, but no network" in rules_for(EngineName.CPYTHON)
     for words in ("Python here has", "All of Python"):
-        assert words not in told_of(EngineName.AUTO)
+        assert words not in rules_for(EngineName.AUTO)
 
 
 @pytest.mark.slow
-def test_a_cell_has_all_of_python_and_waits_in_the_middle(filed: Place, shop: Shop) -> None:
-    """Ours: after an approval elsewhere, no call is repeated and the variables are there."""
+def test_a_cell_has_all_of_python_and_can_wait_in_the_middle(filed: Place, shop: Shop) -> None:
+    """Ours: after an approval in another process, no call is repeated and the variables are there."""
 
     async def main() -> None:
         agent = typing(CPYTHON, tools=shop.tools)
@@ -73,7 +73,7 @@ def test_a_cell_has_all_of_python_and_waits_in_the_middle(filed: Place, shop: Sh
                 "paid = [order('A1')['cents'] + refund('A1', cents=n) for n in (1,)]\npaid + [shelf['l']]"
             )
             assert (waiting.status, shop.did) == ("waiting", ["order A1"])
-        async with filed.runtime() as runtime:  # knows no agent: it decides, and nothing else
+        async with filed.runtime() as runtime:  # has no agent: it only decides
             await runtime.approve(waiting.waits[0].wait_id)
         async with filed.runtime() as runtime:
             session = await runtime.session("s", agent=agent)
@@ -101,7 +101,7 @@ def test_variables_on_cpython_follow_the_history(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_goes_wrong_on_cpython_is_shown_with_its_line(memory: Place, shop: Shop) -> None:
+def test_errors_on_cpython_are_shown_with_their_line(memory: Place, shop: Shop) -> None:
     """Ours: the repair loop is the same on every engine."""
     played = play(
         memory,
@@ -119,7 +119,7 @@ def test_what_goes_wrong_on_cpython_is_shown_with_its_line(memory: Place, shop: 
     assert played.last.output == "0"
 
 
-def test_a_session_moves_to_cpython_once_with_its_variables(memory: Place) -> None:
+def test_a_session_moves_to_cpython_once_and_keeps_its_variables(memory: Place) -> None:
     """Seed: with `auto`, code that Monty refuses before it runs moves the session, and the result says so."""
 
     async def main() -> None:
@@ -135,7 +135,7 @@ def test_a_session_moves_to_cpython_once_with_its_variables(memory: Place) -> No
     asyncio.run(main())
 
 
-def test_what_cpython_has_left_is_not_read_by_monty(memory: Place) -> None:
+def test_monty_does_not_read_the_state_that_cpython_stored(memory: Place) -> None:
     """Ours: the engine of a session is fixed, except that a Monty session may continue with `auto`."""
 
     async def main() -> None:
@@ -157,7 +157,7 @@ def test_without_another_engine_a_base_class_is_still_refused() -> None:
     assert outcomes(result.messages) == [Code.UNSUPPORTED_FEATURE]
 
 
-def test_a_session_of_the_same_name_gets_no_process_of_its_forerunner(memory: Place) -> None:
+def test_a_new_session_with_the_same_name_does_not_get_the_old_ones_process(memory: Place) -> None:
     """Ours: deleting a session ends its warm worker."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""A cell and a cancellation that meet: whichever is first, nothing raises and no run stays open."""
+"""Races between a cell and a cancellation: whichever is first, nothing raises and no run stays open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THROUGH = CellEnd(result=1)
 
 
 class Threads:
-    """Threads that run a job only when the test says so."""
+    """Threads that run a job only when the test releases it."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -48,7 +48,7 @@ class Threads:
 
 @dataclass
 class Run:
-    """A run that takes the given steps; `open` tells whether it still holds a worker."""
+    """A run that takes the given steps; `open` says whether it still holds a worker."""
 
     steps: list[CellStep | Exception]
     request: CellRequest
@@ -112,7 +112,7 @@ class Stage:
 
 
 def play(scene: Callable[[], Any]) -> None:
-    """Run a scene on a loop, and fail if the loop logged an error."""
+    """Run a scenario on an event loop, and fail if the loop logged an error."""
     complaints: list[dict[str, Any]] = []
 
     async def watched() -> None:
@@ -143,20 +143,20 @@ def finished(stage: Stage) -> bool:
     return not any(run.open for run in stage.runs)
 
 
-def test_a_cancellation_and_the_end_of_what_is_stored_may_meet() -> None:
+def test_a_cancellation_may_coincide_with_the_end_of_storing() -> None:
     """Bug: the engine ended between the cancellation of the future and of its task."""
 
     async def scene() -> None:
         stage = Stage([THROUGH])
         cell = stage.cell()
         running = await begun(stage, cell, bytes(QUICKLY_STORED_BYTES + 1))
-        then = stage.threads.jobs.pop(0)()  # the engine is done; the loop has not received the end
+        then = stage.threads.jobs.pop(0)()  # the engine has finished; the loop does not know yet
         assert await running == THROUGH
         ending = asyncio.create_task(cell.end())
         await asyncio.sleep(0)
         assert then is not None
         then()
-        ending.cancel()  # its future is cancelled at once, its task only when the loop comes to it
+        ending.cancel()  # its future is cancelled at once, its task only when the loop runs it
         with pytest.raises(asyncio.CancelledError):
             await ending
         assert finished(stage)
@@ -173,7 +173,7 @@ def test_a_cancelled_cell_leaves_no_run_open(step: CellStep | Exception, first: 
         stage = Stage([step])
         cell = stage.cell()
         task = await begun(stage, cell)
-        if first == "engine":  # it has come to its step; the loop does not know yet
+        if first == "engine":  # the step is complete; the loop has not been notified
             then = stage.threads.jobs.pop(0)()
             await cancelled(task)
             assert then is not None
@@ -192,8 +192,8 @@ def test_a_cancelled_cell_leaves_no_run_open(step: CellStep | Exception, first: 
     play(scene)
 
 
-def test_an_answer_that_meets_a_cancellation_leaves_no_run_open() -> None:
-    """Bug: the same happened after an answer, where the run has a worker already."""
+def test_an_answer_that_coincides_with_a_cancellation_leaves_no_run_open() -> None:
+    """Bug: the same happened after an answer, when the run already has a worker."""
 
     async def scene() -> None:
         stage = Stage([WAITS, WAITS])
@@ -212,7 +212,7 @@ def test_an_answer_that_meets_a_cancellation_leaves_no_run_open() -> None:
     play(scene)
 
 
-def test_a_cell_that_stands_when_its_turn_is_cancelled_is_closed() -> None:
+def test_a_paused_cell_is_closed_when_its_turn_is_cancelled() -> None:
     """Ours: no other code would release its worker."""
 
     async def scene() -> None:
@@ -229,7 +229,7 @@ def test_a_cell_that_stands_when_its_turn_is_cancelled_is_closed() -> None:
 
 
 @pytest.mark.parametrize("size", [0, QUICKLY_STORED_BYTES, QUICKLY_STORED_BYTES + 1])
-def test_an_early_report_is_asked_for_only_if_storing_takes_longer_than_waking_the_loop(size: int) -> None:
+def test_an_early_report_is_requested_only_if_storing_is_slower_than_waking_the_loop(size: int) -> None:
     """Ours: the loop was woken twice for every cell, and the engine could not store before it slept again."""
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""Agents that act in TypeScript: cells, their repair, waiting in the middle, and their variables."""
+"""Agents that act in TypeScript: cells, repairing them, waiting in the middle, and their variables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def observed(*codes: str, tools: list[Any] | None = None, **options: Any) -> lis
 
 
 async def has_turns(session: Session[Any], count: int) -> bool:
-    """Return whether `count` turns are over."""
+    """Return whether `count` turns have ended."""
     turns = await session.turns()
     return len(turns) == count and turns[-1].summary is not None
 
@@ -59,7 +59,7 @@ finish(`Paid back: ${paid.join(", ")}.`);
 """
 
 
-def test_one_cell_does_a_task_with_three_tools_a_loop_and_an_approval(place: Place, shop: Shop) -> None:
+def test_one_cell_completes_a_task_with_three_tools_a_loop_and_an_approval(place: Place, shop: Shop) -> None:
     """Seed: the main use of the code protocol: one model call, with an approval inside a loop."""
 
     async def main() -> None:
@@ -85,7 +85,7 @@ def test_one_cell_does_a_task_with_three_tools_a_loop_and_an_approval(place: Pla
     asyncio.run(main())
 
 
-def test_calls_are_under_way_together(place: Place, shop: Shop) -> None:
+def test_calls_run_concurrently(place: Place, shop: Shop) -> None:
     """Ours: `Promise.all` corresponds to `gather`; results keep the order of the calls."""
     played = play(
         place,
@@ -112,12 +112,12 @@ def test_calls_are_under_way_together(place: Place, shop: Shop) -> None:
         ("try { await finish('kept') } catch (error) { finish('other') }", "kept"),
     ],
 )
-def test_finish_answers_with_the_value_itself(code: str, answer: str) -> None:
+def test_finish_answers_with_its_argument_itself(code: str, answer: str) -> None:
     """Ours: an object is an answer, never named arguments; code after `finish` is ignored."""
     assert coder(cell(code)).run_sync("go").output == answer
 
 
-def test_an_answer_that_does_not_fit_is_an_error_that_the_next_cell_repairs() -> None:
+def test_an_invalid_answer_is_an_error_that_the_next_cell_corrects() -> None:
     """Ours: the type of the answer is checked where `finish` is called."""
     agent = coder(
         cell("const days = 6;\nfinish({days: 'six'})"), cell("finish({days})"), output_type=dict[str, int]
@@ -129,8 +129,8 @@ def test_an_answer_that_does_not_fit_is_an_error_that_the_next_cell_repairs() ->
     assert "  2 | finish({days: 'six'})\n" in told
 
 
-def test_a_task_is_taken_up_in_a_new_frame(place: Place) -> None:
-    """Seed: continue_as opens a frame that knows only its seed; variables stay."""
+def test_continue_as_continues_in_a_new_frame(place: Place) -> None:
+    """Seed: continue_as opens a frame that has only its seed; variables are kept."""
 
     async def main() -> None:
         begins = cell('const kept = 7;\ncontinue_as({task: "the rest", seed: {n: 1}})')
@@ -147,11 +147,11 @@ def test_a_task_is_taken_up_in_a_new_frame(place: Place) -> None:
     asyncio.run(main())
 
 
-# Repair
+# Repairing cells
 
 
-def test_a_model_repairs_what_it_is_shown_the_line_of(shop: Shop) -> None:
-    """Ours: every observation has the line of the TypeScript source, so the model can repair it."""
+def test_a_model_can_repair_a_cell_because_it_is_shown_the_failing_line(shop: Shop) -> None:
+    """Ours: every observation has the line of the TypeScript source."""
     syntax, name, kind, *_ = observed(
         "const one: number = 1;\nconst two: number = one +;",
         'interface Found { cents: number }\nconst found: Found = await ordr({order_id: "A1"});',
@@ -172,7 +172,7 @@ def test_a_model_repairs_what_it_is_shown_the_line_of(shop: Shop) -> None:
     assert _ == ['[cell 3] ok\nresult:\n4200\ncalls:\norder({order_id: "A1"}) -> ok']
 
 
-def test_a_call_with_other_arguments_than_the_tool_takes_is_reported_before_anything_runs(shop: Shop) -> None:
+def test_a_call_with_wrong_arguments_is_reported_before_anything_runs(shop: Shop) -> None:
     """Ours: errors that a check can find are reported before any side effect."""
     (told, _) = observed('console.log("before");\nawait order({id: "A1"});', "1", tools=shop.tools)
     assert told.startswith("[cell 0] failed, nothing was executed\nerror:\nTYPE_ERROR: order() ")
@@ -197,12 +197,12 @@ def test_a_tool_that_fails_rejects_with_an_error_that_code_can_catch(shop: Shop)
 
 
 @pytest.mark.parametrize("tag", ["ts", "TypeScript", "javascript", "js", "mjs", "tsx", "cell", "{.ts}"])
-def test_cells_are_found_by_every_name_of_the_language(tag: str) -> None:
+def test_cells_are_found_under_every_tag_of_the_language(tag: str) -> None:
     """Ours: models tag TypeScript in many ways."""
     assert coder(cell("finish(6 * 7)", tag)).run_sync("go").output == "42"
 
 
-def test_a_cell_of_another_language_is_a_failed_call() -> None:
+def test_a_cell_in_another_language_is_a_failed_call() -> None:
     """Ours: a session has one language, whether Python or TypeScript."""
     (told,) = observations(coder(cell("x = 1", "python"), "Oh.").run_sync("go").messages)
     assert "UNSUPPORTED_FEATURE: the cell is written in python, but this session runs typescript" in told
@@ -271,7 +271,7 @@ def test_a_file_that_is_not_text_is_an_array_of_bytes(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_function_of_an_earlier_cell_reads_what_is_outside_now(memory: Place) -> None:
+def test_a_function_from_an_earlier_cell_reads_current_values(memory: Place) -> None:
     """Ours: history and inputs are not part of the state; a function sees their current values."""
 
     async def main() -> None:
@@ -284,7 +284,7 @@ def test_a_function_of_an_earlier_cell_reads_what_is_outside_now(memory: Place) 
     asyncio.run(main())
 
 
-def test_code_asks_a_model_and_looks_tools_up(place: Place, shop: Shop) -> None:
+def test_code_can_call_a_model_and_look_up_tools(place: Place, shop: Shop) -> None:
     """Seed: llm, search_tools and describe_tool are functions of code."""
     played = play(
         place,
@@ -302,8 +302,8 @@ def test_code_asks_a_model_and_looks_tools_up(place: Place, shop: Shop) -> None:
     assert json.loads(played.last.output or "") == [7, line, f"/** Look an order up. */\n{line}"]
 
 
-def test_what_the_rules_name_is_there_and_what_they_deny_is_not() -> None:
-    """Ours: the rules in the prompt must be true, because the model relies on them."""
+def test_the_prompts_rules_about_available_names_are_true() -> None:
+    """Ours: the model relies on the rules in the prompt."""
     (shown, _) = observed(
         "const said = ['console', 'setTimeout', 'URL', 'TextEncoder', 'crypto', 'structuredClone'];\n"
         "const denied = ['fetch', 'require', 'process', 'Deno'];\n"
@@ -329,7 +329,7 @@ def test_a_cell_waits_in_one_runtime_and_resumes_in_another(place: Place, shop: 
             await session.turn("const before = {n: [1]}; function twice(n: number) { return 2 * n }")
             waiting = await session.turn(code)
             assert (waiting.status, shop.did) == ("waiting", ["order A1"])
-        async with place.runtime() as runtime:  # knows no agent: it decides, and nothing else
+        async with place.runtime() as runtime:  # has no agent: it only decides
             await runtime.approve(waiting.waits[0].wait_id)
             assert shop.did == ["order A1"]
         async with place.runtime() as runtime:
@@ -343,7 +343,7 @@ def test_a_cell_waits_in_one_runtime_and_resumes_in_another(place: Place, shop: 
 
 
 @pytest.mark.slow
-def test_a_loop_asks_for_each_call_and_remembers_the_earlier_answers(place: Place, shop: Shop) -> None:
+def test_a_loop_that_waits_for_each_call_keeps_the_earlier_results(place: Place, shop: Shop) -> None:
     """Ours: a cell may be suspended and resumed many times, each time by another runtime."""
 
     async def main() -> None:
@@ -368,7 +368,7 @@ def test_a_loop_asks_for_each_call_and_remembers_the_earlier_answers(place: Plac
     asyncio.run(main())
 
 
-def test_a_refusal_is_an_error_that_code_can_catch(place: Place, shop: Shop) -> None:
+def test_a_denial_is_an_error_that_code_can_catch(place: Place, shop: Shop) -> None:
     """Ours: code gets a PermissionError with the reason and the code."""
 
     async def main() -> None:
@@ -409,12 +409,12 @@ def test_a_cell_sleeps_for_days_without_a_process(place: Place, nap: str) -> Non
     asyncio.run(main())
 
 
-# What cells leave
+# Variables of cells
 
 
 @pytest.mark.slow
 def test_variables_follow_the_history(place: Place) -> None:
-    """Ours: variables persist over turns and runtimes; forks copy and rewinds restore them."""
+    """Ours: variables persist across turns and runtimes; forks copy and rewinds restore them."""
 
     async def main() -> None:
         agent = typing()
@@ -437,7 +437,7 @@ def test_variables_follow_the_history(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_code_asks_whether_a_name_is_bound() -> None:
+def test_code_can_test_whether_a_name_is_bound() -> None:
     """Ours: `typeof` of an unbound name is not an error, as in JavaScript."""
     assert observed(
         "if (typeof cache === 'undefined') { globalThis.cache = [1] }\ncache", "typeof cache"
@@ -445,7 +445,7 @@ def test_code_asks_whether_a_name_is_bound() -> None:
 
 
 @pytest.mark.slow
-def test_a_cell_that_fails_keeps_what_it_bound_and_one_that_is_stopped_does_not(place: Place) -> None:
+def test_a_cell_that_raises_keeps_its_variables_and_one_that_is_stopped_does_not(place: Place) -> None:
     """Ours: SPEC §5, an exception keeps the variables, exceeding a limit rolls them back."""
 
     async def main() -> None:
@@ -459,7 +459,7 @@ def test_a_cell_that_fails_keeps_what_it_bound_and_one_that_is_stopped_does_not(
     asyncio.run(main())
 
 
-def test_language_and_engine_of_a_session_are_fixed(place: Place) -> None:
+def test_the_language_and_the_engine_of_a_session_are_fixed(place: Place) -> None:
     """Ours: the stored state of another engine is rejected."""
 
     async def main() -> None:
@@ -516,7 +516,7 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_a_cell_that_is_run_again_after_a_crash_makes_the_same_calls(
+def test_a_cell_rerun_after_a_crash_makes_the_same_calls(
     child: Callable[..., Any], tmp_path: Path, ledger: Path
 ) -> None:
     """Ours: time and random numbers are replayed, and settled calls are not repeated."""
@@ -534,11 +534,11 @@ def test_a_cell_that_is_run_again_after_a_crash_makes_the_same_calls(
     assert noted == [f"note {second.strip()}"] * 2
 
 
-# Other ways to hand a cell over
+# Other ways to send a cell
 
 
-def test_cells_come_as_calls_of_a_tool_that_speaks_of_typescript(place: Place, shop: Shop) -> None:
-    """Ours: some models are better at tool calls; the tool's description names the session's language."""
+def test_cells_may_be_calls_of_a_tool_whose_description_names_typescript(place: Place, shop: Shop) -> None:
+    """Ours: some models are better at tool calls."""
     asked = {"tool_calls": [{"name": "run_code", "arguments": {"code": "finish((await orders(7)).length)"}}]}
     played = play(
         place, asked, tools=shop.tools, protocol=CodeProtocol(cells="tool_call", language="typescript")

@@ -44,7 +44,7 @@ class Typist:
         yield ReplyEnded(text=said if said.startswith("[cell") else cell(said, self._tag))
 
     async def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing; there is nothing to close."""
 
 
 def typing(protocol: CodeProtocol | None = None, **options: Any) -> Agent[Any, Any]:

@@ -1,4 +1,4 @@
-"""Lets the tests of TypeScript stubs share what those of the guide have."""
+"""Makes the helpers of the guide's tests importable for the tests of TypeScript stubs."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def catalog_of(
 
 
 def code_of(text: str) -> ast.Module:
-    """Return the stubs in a guide, and check that they are Python."""
+    """Return the stubs in a guide, and check that they are valid Python."""
     found = re.search(r"```python\n(.*)\n```", text, re.S)
     return ast.parse(found[1] if found else "")
 
@@ -134,7 +134,7 @@ def test_objects_are_classes_and_parameters_are_described() -> None:
     )
 
 
-def test_a_class_is_written_once() -> None:
+def test_a_class_is_written_only_once() -> None:
     """Ours: every character of the prompt costs tokens."""
     writer = StubWriter()
     assert "class Order" in writer.write(find_orders.registered)
@@ -143,8 +143,8 @@ def test_a_class_is_written_once() -> None:
     )
 
 
-def test_two_types_of_one_name_get_two_names() -> None:
-    """Ours: rule 1 of the module, tools of different sources may use one type name."""
+def test_two_types_with_the_same_name_get_different_names() -> None:
+    """Ours: rule 1 of the module, tools from different sources may use the same type name."""
 
     def item(kind: str) -> dict[str, Any]:
         return {
@@ -167,7 +167,7 @@ def test_two_types_of_one_name_get_two_names() -> None:
     assert texts[2] == "def c(item: Item = ...) -> Any: ..."
 
 
-def test_an_object_without_a_name_is_named_after_its_place() -> None:
+def test_an_anonymous_object_is_named_after_its_position() -> None:
     """Ours: schemas from other sources have no named definitions."""
     address = {"type": "object", "properties": {"street": {"type": "string", "description": "with\nnumber"}}}
     person = {"type": "object", "properties": {"home": address}, "required": ["home"]}
@@ -197,13 +197,13 @@ def test_an_object_without_a_name_is_named_after_its_place() -> None:
     ],
     ids=str,
 )
-def test_schemas_have_python_types(schema: Any, kind: str) -> None:
+def test_schemas_are_shown_as_python_types(schema: Any, kind: str) -> None:
     """Ours: the known parts of a type are shown, the rest is Any."""
     text = signature_of(raw("f", {"type": "object", "properties": {"x": schema}, "required": ["x"]}))
     assert text == f"def f(x: {kind}) -> Any: ..."
 
 
-def test_types_that_contain_themselves_are_written() -> None:
+def test_recursive_types_are_supported() -> None:
     """Bug: a recursive schema must not recurse for ever, and neither must a long chain of definitions."""
     tree = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/$defs/Tree"}}]}
     chain = {
@@ -222,7 +222,7 @@ def test_types_that_contain_themselves_are_written() -> None:
 
 
 @pytest.mark.parametrize("name", ["from", "a-b", "1st", "a b", "", '"', "é"])
-def test_names_that_are_not_parameters_still_give_python(name: str) -> None:
+def test_property_names_that_are_not_identifiers_still_yield_valid_python(name: str) -> None:
     """Ours: rule 2 of the module, a JSON property name may be any text."""
     inner = {"type": "object", "properties": {name: {"type": "string"}}}
     schema = {
@@ -234,7 +234,7 @@ def test_names_that_are_not_parameters_still_give_python(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['"""', '"', "\\", "a\\", "\x00\n\x0b", "a\n\nb", "#", "'''\u2028"])
-def test_descriptions_of_any_kind_still_give_python(text: str) -> None:
+def test_any_description_still_yields_valid_python(text: str) -> None:
     """Ours: rule 2 of the module, descriptions come from outside."""
     field = {"type": "string", "description": text, "default": text}
     inner = {"type": "object", "properties": {"x": field}, "description": text, "title": text}
@@ -247,7 +247,7 @@ def test_descriptions_of_any_kind_still_give_python(text: str) -> None:
 # Guides
 
 
-def test_all_tools_are_shown_when_they_fit() -> None:
+def test_all_tools_are_shown_if_they_fit() -> None:
     """Ours: a model that sees the signature need not look it up."""
     text = guide(*catalog_of(refund.registered, find_orders.registered, store_order.registered))
     assert text.startswith("Functions that you can call:\n\n```python\ndef refund(")
@@ -256,12 +256,12 @@ def test_all_tools_are_shown_when_they_fit() -> None:
     assert "search_tools" not in text
 
 
-def test_no_tools_need_no_words() -> None:
-    """Ours: an agent without tools has no section about them."""
+def test_an_agent_without_tools_gets_no_guide() -> None:
+    """Ours: such an agent has no section about tools."""
     assert guide(*catalog_of()) == ""
 
 
-def test_what_is_not_shown_is_said_to_be_there() -> None:
+def test_searchable_tools_are_mentioned_but_not_shown() -> None:
     """Seed: searchable tools can be found, but are not shown."""
     hidden, _ = catalog_of(raw("a"), raw("b"), at=ToolAvailability.SEARCHABLE)
     quiet, _ = catalog_of(raw("c"), at=ToolAvailability.CALLABLE)
@@ -287,7 +287,7 @@ def many(count: int) -> tuple[ToolCatalog, Callable[[str], RegisteredTool]]:
     )
 
 
-def test_the_first_stubs_take_half_and_the_others_are_named_by_group() -> None:
+def test_stubs_take_half_of_the_budget_and_other_tools_are_named_by_group() -> None:
     """Ours: when there are many tools they are grouped and searchable."""
     text = guide(*many(200), budget_chars=8_000)
     kept = len(functions_of(text))
@@ -337,7 +337,7 @@ def test_the_budget_is_never_exceeded(count: int, budget: int) -> None:
         assert len(functions_of(text)) == count or "- github" in text or "- other" in text
 
 
-def test_a_guide_of_ten_thousand_tools_is_made_at_once() -> None:
+def test_a_guide_for_ten_thousand_tools_is_written_quickly() -> None:
     """Ours: rule 3 of the module; the bound is generous, so that a busy machine passes."""
     catalog, resolve = many(10_000)
     asked: list[str] = []
@@ -353,7 +353,7 @@ def test_a_guide_of_ten_thousand_tools_is_made_at_once() -> None:
     assert len(asked) < 300
 
 
-def test_names_are_grouped_by_what_they_begin_with() -> None:
+def test_names_are_grouped_by_prefix() -> None:
     """Ours: tools of one source share a prefix."""
     names = [
         "mail_send",
@@ -374,7 +374,7 @@ def test_names_are_grouped_by_what_they_begin_with() -> None:
     }
 
 
-def test_many_small_groups_become_one() -> None:
+def test_many_small_groups_are_merged() -> None:
     """Ours: a thousand lines of one name each would not help the model."""
     text = guide(
         *catalog_of(*(raw(f"g{n // 2}_{n}") for n in range(2_000)), *(raw(f"big_{n}") for n in range(9)))

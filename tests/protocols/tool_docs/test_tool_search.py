@@ -66,20 +66,20 @@ def test_a_tool_is_found_by_its_words(query: str, best: str) -> None:
     assert names(query)[0] == best
 
 
-def test_a_name_counts_more_than_a_description() -> None:
-    """Ours: a tool that is called `order` is more about orders than one that mentions them."""
+def test_a_match_in_the_name_ranks_above_one_in_the_description() -> None:
+    """Ours: a tool named `order` is more about orders than one that mentions them."""
     assert names("order") == ["refund_order", "send_mail"]
     assert names("customer") == ["find_customers", "send_mail"]
 
 
-def test_whole_words_come_before_beginnings_and_those_before_parts() -> None:
+def test_whole_words_rank_above_prefixes_and_prefixes_above_substrings() -> None:
     """Ours: the closer the match, the earlier the tool is listed."""
     tools = [entry("recording"), entry("cordless"), entry("cord"), entry("x")]
     assert names("cord", tools=tools) == ["cord", "cordless", "recording"]
     assert names("co", tools=tools) == ["cordless", "cord"]
 
 
-def test_equals_keep_the_catalogs_order_and_the_limit_holds() -> None:
+def test_ties_keep_the_catalogs_order_and_the_limit_applies() -> None:
     """Ours: the same query always gives the same list."""
     tools = [entry(f"tool_{n}") for n in (3, 1, 2, 9, 4)]
     assert names("tool", tools=tools) == ["tool_3", "tool_1", "tool_2", "tool_9", "tool_4"]
@@ -88,12 +88,12 @@ def test_equals_keep_the_catalogs_order_and_the_limit_holds() -> None:
 
 
 @pytest.mark.parametrize("query", ["", "  ", "?!", "_"])
-def test_without_words_the_first_tools_are_listed(query: str) -> None:
+def test_an_empty_query_lists_the_first_tools(query: str) -> None:
     """Ours: a model may explore without knowing a word to search for."""
     assert names(query, 2) == ["refund_order", "find_customers"]
 
 
-def test_nothing_is_found_by_words_that_no_tool_has() -> None:
+def test_words_that_no_tool_has_find_nothing() -> None:
     """Ours: a query without matches returns nothing instead of a guess."""
     assert names("zebra") == []
     assert names("x", tools=[]) == []
@@ -167,7 +167,7 @@ def call(name: str, *args: Any) -> Any:
 
 
 def made(found: RegisteredTool, *args: Any) -> Any:
-    """Call a tool outside of any session."""
+    """Call a tool outside any session."""
     bound = found.bind(ToolCallContext(name=found.name, args=list(args)))
     if not found.takes_context:
         return found.handler(*bound.args, **bound.kwargs)
@@ -178,7 +178,7 @@ def made(found: RegisteredTool, *args: Any) -> Any:
     return asyncio.run(main())
 
 
-def test_search_tools_tells_how_to_call_what_it_finds() -> None:
+def test_search_tools_shows_how_to_call_each_result() -> None:
     """Ours: the signature in a search result is usually enough to make the call."""
     assert call("search_tools", "send money")[0] == {
         "name": "transfer",
@@ -189,20 +189,20 @@ def test_search_tools_tells_how_to_call_what_it_finds() -> None:
     assert [hit["may_call"] for hit in call("search_tools", "look money", 3)] == [True, False, True]
 
 
-def test_a_tool_whose_source_is_gone_does_not_spoil_the_search() -> None:
+def test_a_tool_whose_source_is_gone_does_not_break_the_search() -> None:
     """Ours: a tool that cannot be resolved must not fail the search."""
     (hit,) = call("search_tools", "gone")
     assert hit["signature"].startswith("gone() is not available: ")
 
 
 @pytest.mark.parametrize(("limit", "count"), [(-3, 1), (0, 1), (2, 2), (10**9, 3)])
-def test_the_number_of_results_has_bounds(limit: int, count: int) -> None:
+def test_the_number_of_results_is_limited(limit: int, count: int) -> None:
     """Ours: a limit of any size returns at most MAX_RESULTS tools."""
     assert len(call("search_tools", "money", limit)) == count <= MAX_RESULTS
 
 
-def test_describe_tool_tells_everything() -> None:
-    """Seed: `describe_tool(name)` gives the whole contract."""
+def test_describe_tool_shows_the_whole_contract() -> None:
+    """Seed: `describe_tool(name)` returns the whole contract."""
     described = call("describe_tool", "transfer")
     assert described["signature"].startswith("def transfer(cents: int) -> str:\n")
     assert described["description"] == "Send money.\n\nIt cannot be called back."
@@ -223,7 +223,7 @@ def test_an_unknown_name_suggests_close_ones() -> None:
     assert "search_tools" in str(raised.value.hint)
 
 
-def test_what_is_not_in_the_catalog_cannot_be_described() -> None:
+def test_a_tool_outside_the_catalog_cannot_be_described() -> None:
     """Ours: a tool that a session may not use cannot be described in it."""
     found = {each.name: each for each in discovery(ToolCatalog(), resolve)}
     with pytest.raises(StandfastError):
@@ -232,7 +232,7 @@ def test_what_is_not_in_the_catalog_cannot_be_described() -> None:
     assert made(found["list_tools"]) == []
 
 
-def test_list_tools_names_all_of_them() -> None:
+def test_list_tools_names_every_tool() -> None:
     """Seed: `list_tools()` lists the tools."""
     assert call("list_tools") == [
         {"name": "transfer", "description": "Send money."},

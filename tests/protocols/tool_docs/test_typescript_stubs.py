@@ -1,4 +1,4 @@
-"""Tools as TypeScript, in the prompt of a model that writes it."""
+"""Tools as TypeScript declarations, in the prompt of a model that writes TypeScript."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def store_order(order: Order) -> None:
 
 
 def faults_of(text: str) -> list[str]:
-    """Return the faults that the grammar of TypeScript finds in a text."""
+    """Return the errors that the TypeScript grammar finds in a text."""
     tree = Parser(Grammar(tree_sitter_typescript.language_typescript())).parse(text.encode())
-    return [_told(node) for node in _walk(tree.root_node) if node.is_error or node.is_missing]
+    return [_describe(node) for node in _walk(tree.root_node) if node.is_error or node.is_missing]
 
 
 def _walk(node: Node) -> list[Node]:
     return [node, *(inner for child in node.children for inner in _walk(child))]
 
 
-def _told(node: Node) -> str:
+def _describe(node: Node) -> str:
     return f"{node.start_point.row + 1}:{node.start_point.column + 1} {node.text!r}"
 
 
@@ -130,7 +130,7 @@ declare function find_orders(args: {
     )
 
 
-def test_an_interface_is_written_once() -> None:
+def test_an_interface_is_written_only_once() -> None:
     """Ours: every character of the prompt costs tokens."""
     writer = TypeScriptWriter()
     assert "interface Order {" in writer.write(find_orders.registered)
@@ -140,8 +140,8 @@ def test_an_interface_is_written_once() -> None:
     )
 
 
-def test_two_types_of_one_name_get_two_names() -> None:
-    """Ours: tools of different sources may use one type name."""
+def test_two_types_with_the_same_name_get_different_names() -> None:
+    """Ours: tools from different sources may use the same type name."""
 
     def item(kind: str) -> dict[str, Any]:
         return {
@@ -163,7 +163,7 @@ def test_two_types_of_one_name_get_two_names() -> None:
     assert texts[2] == "declare function c(args?: { item?: Item }): Promise<any>;"
 
 
-def test_an_interface_does_not_take_the_name_of_something_that_there_is() -> None:
+def test_an_interface_does_not_take_the_name_of_a_built_in() -> None:
     """Ours: an interface named Date would be merged with the built-in one."""
     date = {
         "type": "object",
@@ -207,14 +207,14 @@ def test_an_interface_does_not_take_the_name_of_something_that_there_is() -> Non
     ],
     ids=str,
 )
-def test_schemas_have_types_of_typescript(schema: Any, kind: str) -> None:
+def test_schemas_are_shown_as_typescript_types(schema: Any, kind: str) -> None:
     """Ours: the known parts of a type are shown, the rest is any."""
     assert signature(schema, output=schema if isinstance(schema, dict) else {}) == (
         f"declare function f(args: {{ x: {kind} }}): Promise<{kind if isinstance(schema, dict) else 'any'}>;"
     )
 
 
-def test_types_that_contain_themselves_are_written() -> None:
+def test_recursive_types_are_supported() -> None:
     """Bug: a recursive schema must not recurse for ever, and neither must a long chain of definitions."""
     tree = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/$defs/Tree"}}]}
     chain = {
@@ -232,7 +232,7 @@ def test_types_that_contain_themselves_are_written() -> None:
     assert "interface C599 {\n  next?: C0;\n}" in text
 
 
-def test_definitions_that_use_each_other_often_are_not_written_out_for_ever() -> None:
+def test_definitions_that_refer_to_each_other_often_are_not_expanded_without_bound() -> None:
     """Bug: without type names, ten levels of five fields each are ten million fields."""
     levels = {
         f"L{n}": {"type": "object", "properties": {f"f{k}": {"$ref": f"#/$defs/L{n + 1}"} for k in range(5)}}
@@ -245,7 +245,7 @@ def test_definitions_that_use_each_other_often_are_not_written_out_for_ever() ->
 
 
 @pytest.mark.parametrize("name", ["class", "a-b", "1st", "a b", "", '"', "é", "constructor", "__proto__"])
-def test_names_of_any_kind_still_give_typescript(name: str) -> None:
+def test_any_property_name_still_yields_valid_typescript(name: str) -> None:
     """Ours: a JSON property name may be any text."""
     inner = {"type": "object", "properties": {name: {"type": "string"}}}
     schema = {
@@ -258,7 +258,7 @@ def test_names_of_any_kind_still_give_typescript(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["*/ x", "`${1}`", '"', "\\", "\x00\n\x0b", "a\n\nb", "//", "'''\u2028"])
-def test_descriptions_of_any_kind_still_give_typescript(text: str) -> None:
+def test_any_description_still_yields_valid_typescript(text: str) -> None:
     """Ours: descriptions come from outside."""
     field = {"type": "string", "description": text, "default": text}
     inner = {"type": "object", "properties": {"x": field}, "description": text, "title": text}
@@ -266,7 +266,7 @@ def test_descriptions_of_any_kind_still_give_typescript(text: str) -> None:
     assert faults_of(signature_of(raw("f", schema, description=text), TYPESCRIPT)) == []
 
 
-def test_a_tool_whose_name_is_reserved_is_shown_as_it_can_be_called() -> None:
+def test_a_tool_with_a_reserved_name_is_shown_as_it_can_be_called() -> None:
     """Ours: `delete` is a valid name for a Python tool, and an operator in TypeScript."""
     tools = [raw("delete"), raw("keep")]
     assert signature_of(tools[0], TYPESCRIPT) == 'declare const globalThis: { "delete"(): Promise<any> };'
@@ -283,21 +283,21 @@ def test_a_tool_whose_name_is_reserved_is_shown_as_it_can_be_called() -> None:
     ],
     ids=str,
 )
-def test_what_a_function_takes_follows_from_its_contract(schema: Any, parameters: str) -> None:
+def test_the_parameters_of_a_function_follow_from_its_contract(schema: Any, parameters: str) -> None:
     """Ours: one object of named arguments, which is optional if all of them are."""
     expected = f"declare function f({parameters}): Promise<any>;"
     assert signature_of(raw("f", schema), TYPESCRIPT) == expected
     assert declaration_of(raw("f", schema).capability) == expected
 
 
-def test_an_object_that_may_hold_more_says_so() -> None:
+def test_an_object_that_allows_more_properties_says_so() -> None:
     """Ours: rule 2 of declarations, a declared type is wider than the schema, never narrower."""
     more = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True}
     assert type_of(more) == "{ a?: string; [key: string]: any }"
     assert signature(more).startswith("interface FX {\n  a?: string;\n  [key: string]: any;\n}\n")
 
 
-def test_the_compiler_knows_both_ways_to_call_a_function() -> None:
+def test_the_compiler_accepts_both_ways_to_call_a_function() -> None:
     """Ours: arguments may be given by position, and code that runs has no type errors."""
     assert overloads_of(find_orders.capability).splitlines()[1] == (
         'declare function find_orders(arg0: string, arg1?: "open" | "paid", arg2?: number): '
@@ -309,7 +309,7 @@ def test_the_compiler_knows_both_ways_to_call_a_function() -> None:
 # Guides
 
 
-def test_all_tools_are_shown_when_they_fit() -> None:
+def test_all_tools_are_shown_if_they_fit() -> None:
     """Ours: a model that sees the signature need not look it up."""
     text = guide(
         *catalog_of(refund.registered, find_orders.registered, store_order.registered), language=TYPESCRIPT
@@ -363,7 +363,7 @@ def test_the_budget_is_never_exceeded(count: int, budget: int) -> None:
 
 
 def test_tools_are_found_and_described_in_typescript() -> None:
-    """Seed: search_tools and describe_tool give signatures; ours: in the language of the session."""
+    """Seed: search_tools and describe_tool return signatures. Ours: in the session's language."""
     catalog, resolve = catalog_of(refund.registered, find_orders.registered)
     search, describe, _ = discovery(catalog, resolve, TYPESCRIPT)
     ctx = RunContext(None)

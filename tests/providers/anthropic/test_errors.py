@@ -1,4 +1,4 @@
-"""Answers with an error status."""
+"""Error responses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from standfast.providers.anthropic.model import AnthropicDialect
         (418, "new_error", "Tea", TurnCode.PROVIDER_ERROR, None),
     ],
 )
-def test_a_kind_of_error_tells_whether_to_try_again(
+def test_the_error_type_decides_whether_a_call_is_retried(
     status: int, kind: str, message: str, code: str, retryable: bool | None
 ) -> None:
     """Ours: the vendor decides which errors may be retried."""
@@ -56,7 +56,7 @@ def test_a_kind_of_error_tells_whether_to_try_again(
     assert found == (f"{kind}: {message} (request req_1)", code, retryable, None)
 
 
-def test_a_limit_of_spending_is_recognized_by_its_code() -> None:
+def test_a_spending_limit_is_recognized_by_its_error_code() -> None:
     """Ours: a quota that time does not reset is not a rate limit."""
     error = {
         "type": "rate_limit_error",
@@ -71,8 +71,8 @@ def test_a_limit_of_spending_is_recognized_by_its_code() -> None:
     ("body", "words"),
     [(b"<html>Bad gateway</html>", "<html>Bad gateway</html>"), (b"", "status 502"), (b'{"error": 1}', "1")],
 )
-def test_an_answer_of_another_shape_is_reported_as_it_is(body: bytes, words: str) -> None:
-    """Ours: a proxy has its own format; the status then decides about a retry."""
+def test_an_error_body_in_an_unknown_format_is_quoted(body: bytes, words: str) -> None:
+    """Ours: a proxy has its own format; the status then decides whether to retry."""
     found = AnthropicDialect().read_error(502, body)
     assert words in found.message
     assert found.retryable is None

@@ -1,4 +1,4 @@
-"""The model end to end: agents over HTTP against a server that answers, and refuses, as the vendor does."""
+"""The model end to end: agents over HTTP against a server that answers and refuses as the vendor does."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def ended(model: AnthropicModel, **request: Any) -> ReplyEnded:
     return last
 
 
-def test_the_ten_line_agent_answers() -> None:
+def test_a_ten_line_agent_answers() -> None:
     """Ours: text is streamed, and the reply names the model that served it."""
 
     async def main() -> None:
@@ -83,7 +83,7 @@ def test_the_ten_line_agent_answers() -> None:
     played(main())
 
 
-def test_calls_are_made_and_their_results_go_back_in_one_turn() -> None:
+def test_calls_run_and_their_results_are_sent_back_in_one_message() -> None:
     """Ours: several calls in one reply, with streamed arguments."""
 
     async def main() -> None:
@@ -103,7 +103,7 @@ def test_calls_are_made_and_their_results_go_back_in_one_turn() -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"city": "Os', "[1]"])
-def test_the_model_learns_that_arguments_do_not_fit(arguments: str) -> None:
+def test_the_model_is_shown_that_its_arguments_are_invalid(arguments: str) -> None:
     """Ours: a malformed call does not run and does not break the conversation."""
 
     async def main() -> None:
@@ -117,8 +117,8 @@ def test_the_model_learns_that_arguments_do_not_fit(arguments: str) -> None:
     played(main())
 
 
-def test_an_answer_of_a_type_is_asked_for_and_checked() -> None:
-    """Ours: structured output beside real tools."""
+def test_structured_output_is_requested_and_validated() -> None:
+    """Ours: structured output works together with real tools."""
 
     async def main() -> None:
         replies: list[Any] = [asks("Oslo"), '{"word": "glad", "score": 3}']
@@ -131,8 +131,8 @@ def test_an_answer_of_a_type_is_asked_for_and_checked() -> None:
     played(main())
 
 
-def test_an_image_is_sent_from_where_it_is_kept() -> None:
-    """Ours: media is kept by digest, and sent inline."""
+def test_an_image_is_read_from_the_store_and_sent_inline() -> None:
+    """Ours: media is stored by digest and sent inline."""
 
     async def main() -> None:
         async with AnthropicServer(["A dot."]) as server:
@@ -145,7 +145,7 @@ def test_an_image_is_sent_from_where_it_is_kept() -> None:
 
 
 @pytest.mark.parametrize("model", [OLDER, NEWER])
-def test_reasoning_is_streamed_and_goes_back_as_it_came(model: str) -> None:
+def test_reasoning_is_streamed_and_sent_back_unchanged(model: str) -> None:
     """Ours: the server refuses thinking whose text does not match its signature."""
 
     async def main() -> None:
@@ -164,8 +164,8 @@ def test_reasoning_is_streamed_and_goes_back_as_it_came(model: str) -> None:
     played(main())
 
 
-def test_reasoning_does_not_go_to_another_model() -> None:
-    """Ours: a signature is valid only for the model that gave it; the other model gets none."""
+def test_reasoning_is_not_sent_to_another_model() -> None:
+    """Ours: a signature is valid only for the model that issued it; another model gets none."""
 
     async def main() -> None:
         settings = {"reasoning": "low"}
@@ -189,7 +189,7 @@ def test_reasoning_does_not_go_to_another_model() -> None:
 
 
 def test_a_cancelled_turn_closes_its_connection() -> None:
-    """Ours: cancelling in the middle of a stream ends it at once, and the server sees it."""
+    """Ours: cancelling in the middle of a stream ends it immediately, and the server notices."""
 
     async def main() -> None:
         reply = ServedReply(text="Hello you", chunk_size=1, fault=Fault(stall_at=900))
@@ -204,7 +204,7 @@ def test_a_cancelled_turn_closes_its_connection() -> None:
     played(main())
 
 
-def test_a_turn_is_taken_up_again_by_another_runtime(tmp_path: Path) -> None:
+def test_another_runtime_resumes_a_waiting_turn(tmp_path: Path) -> None:
     """Ours: a turn that waits for a person resumes in another process, its thinking included."""
 
     async def main() -> None:
@@ -225,7 +225,7 @@ def test_a_turn_is_taken_up_again_by_another_runtime(tmp_path: Path) -> None:
     played(main())
 
 
-def test_a_turn_that_was_interrupted_asks_again(tmp_path: Path) -> None:
+def test_resuming_an_interrupted_turn_repeats_its_request(tmp_path: Path) -> None:
     """Ours: the partial reply is lost with the process, and the same request is sent again."""
 
     async def main() -> None:
@@ -245,7 +245,7 @@ def test_a_turn_that_was_interrupted_asks_again(tmp_path: Path) -> None:
     played(main())
 
 
-def test_a_reply_that_was_cut_off_in_a_call_does_not_run_it() -> None:
+def test_a_call_that_was_cut_off_does_not_run() -> None:
     """Ours: incomplete arguments are not JSON, and a call that was cut off before them has none."""
 
     async def main() -> None:
@@ -257,8 +257,8 @@ def test_a_reply_that_was_cut_off_in_a_call_does_not_run_it() -> None:
     played(main())
 
 
-def test_a_refusal_is_an_answer_in_the_vendors_words() -> None:
-    """Ours: a refusal is an answer, not an error."""
+def test_a_refusal_is_a_reply_with_the_vendors_text() -> None:
+    """Ours: a refusal is a reply, not an error."""
 
     async def main() -> None:
         async with AnthropicServer([{"text": "I will not.", "stop_reason": "refusal"}]) as server:
@@ -277,7 +277,7 @@ def test_a_refusal_is_an_answer_in_the_vendors_words() -> None:
         (400, "prompt is too long: 9 tokens > 8 maximum", TurnCode.CONTEXT_OVERFLOW, False),
     ],
 )
-def test_an_error_says_what_the_vendor_said_without_the_key(
+def test_an_error_has_the_vendors_message_without_the_key(
     status: int, message: str, code: str, retryable: bool
 ) -> None:
     """Ours: vendors repeat keys in their error messages."""
@@ -296,7 +296,7 @@ def test_an_error_says_what_the_vendor_said_without_the_key(
 
 
 @pytest.mark.parametrize("order", ["duplicate:0", "duplicate:2", "drop:2", "swap:2", "drop:8", "garbage:3"])
-def test_a_stream_out_of_order_is_worth_another_try(order: str) -> None:
+def test_a_stream_out_of_order_is_a_retryable_failure(order: str) -> None:
     """Ours: the reply fails, and none of it is used."""
 
     async def main() -> None:
@@ -308,7 +308,7 @@ def test_a_stream_out_of_order_is_worth_another_try(order: str) -> None:
     played(main())
 
 
-def test_what_only_this_vendor_knows_is_sent_as_it_is() -> None:
+def test_vendor_specific_settings_are_sent_unchanged() -> None:
     """Ours: extra fields and headers override ours."""
 
     async def main() -> None:
@@ -322,7 +322,7 @@ def test_what_only_this_vendor_knows_is_sent_as_it_is() -> None:
     played(main())
 
 
-def test_a_turn_that_the_vendor_refuses_stops_with_its_words() -> None:
+def test_a_turn_whose_request_is_refused_stops_with_the_vendors_message() -> None:
     """Ours: a request that cannot succeed is not retried."""
 
     async def main() -> None:
@@ -335,8 +335,8 @@ def test_a_turn_that_the_vendor_refuses_stops_with_its_words() -> None:
     played(main())
 
 
-def test_the_key_and_the_server_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: the usual variables are read, and a missing key is an error when the model is made."""
+def test_the_key_and_the_base_url_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: the usual variables are read, and a missing key is an error when the model is created."""
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ProviderUnconfigured, match="ANTHROPIC_API_KEY"):

@@ -1,4 +1,4 @@
-"""What a model's name tells about it."""
+"""Features that are derived from a model's name."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from standfast.providers.anthropic.request import (
         ("glm-4.6", None),
     ],
 )
-def test_a_version_is_read_from_a_name(model: str, version: tuple[int, int] | None) -> None:
-    """Ours: names have the version before or after the family, and often a date behind it."""
+def test_the_version_is_read_from_the_name(model: str, version: tuple[int, int] | None) -> None:
+    """Ours: names have the version before or after the family, often followed by a date."""
     assert _version(model) == version
 
 
@@ -44,7 +44,7 @@ def test_a_version_is_read_from_a_name(model: str, version: tuple[int, int] | No
         ("glm-4.6", False, True, 8192),
     ],
 )
-def test_models_take_what_their_generation_takes(
+def test_features_depend_on_the_models_generation(
     model: str, adaptive: bool, native: bool, tokens: int
 ) -> None:
     """Ours: the vendor refuses a form of thinking that a model does not support."""

@@ -74,8 +74,8 @@ def ended(events: Iterable[Event]) -> ReplyEnded:
     return last
 
 
-def test_text_arrives_in_pieces_and_whole_at_the_end() -> None:
-    """Ours: the served model, the id and the usage are evidence of the reply."""
+def test_text_is_streamed_and_the_reply_ends_with_the_whole_text() -> None:
+    """Ours: the end of a reply has the served model, the id and the usage."""
     pieces = [grow(0, "text_delta", text="Hi"), grow(0, "text_delta", text=""), {"type": "ping"}]
     events = [begin(), start(0, "text", text=""), *pieces, grow(0, "text_delta", text=" you"), stop(0)]
     assert read([*events, ending("end_turn"), END]) == [
@@ -91,7 +91,7 @@ def test_text_arrives_in_pieces_and_whole_at_the_end() -> None:
     ]
 
 
-def test_several_calls_come_with_their_arguments_as_text() -> None:
+def test_streamed_arguments_are_joined_for_each_call() -> None:
     """Ours: arguments are streamed in pieces; a finished call without any has {}."""
     found = ended([begin(), *SAID, *call(1, '{"city":', ' "Oslo"}'), *call(2), ending("tool_use"), END])
     assert found.calls == (
@@ -130,14 +130,14 @@ def test_thinking_is_kept_with_its_signature() -> None:
     assert last.usage == Usage(input=9, output=7, reasoning=5, calls=1)
 
 
-def test_thinking_that_was_cut_off_is_kept_and_not_sent_back() -> None:
+def test_thinking_that_was_cut_off_is_kept_but_not_sent_back() -> None:
     """Ours: without its signature the vendor refuses it."""
     events = [begin(), start(0, "thinking", thinking=""), grow(0, "thinking_delta", thinking="Hm")]
     found = ended([*events, stop(0), ending("max_tokens"), END])
     assert found.reasoning == (Reasoning(origin=ORIGIN, text="Hm"),)
 
 
-def test_usage_is_cumulative_and_caches_are_counted_apart() -> None:
+def test_usage_is_cumulative_and_cached_tokens_are_counted_separately() -> None:
     """Ours: the last count covers the whole reply; it may repeat or omit the input."""
     opened = begin(cache_read_input_tokens=100, cache_creation_input_tokens=20)
     found = ended([opened, *SAID, ending("end_turn", 30, input_tokens=11, cache_read_input_tokens=None), END])
@@ -156,8 +156,8 @@ def test_usage_is_cumulative_and_caches_are_counted_apart() -> None:
         ("something_new", "something_new"),
     ],
 )
-def test_reasons_to_stop_have_the_ports_words(reason: str, word: str) -> None:
-    """Ours: a reason that the port has no word for is passed on unchanged."""
+def test_stop_reasons_are_translated_to_the_ports(reason: str, word: str) -> None:
+    """Ours: a stop reason that the port does not define is passed on unchanged."""
     assert ended([begin(), *SAID, ending(reason), END]).stop_reason == word
 
 
@@ -169,8 +169,8 @@ def test_a_call_that_was_cut_off_keeps_the_arguments_received(pieces: tuple[str,
     assert found.stop_reason == "length"
 
 
-def test_a_refusal_calls_nothing_and_gives_the_vendors_words() -> None:
-    """Ours: the calls of a reply that a classifier stopped are not made."""
+def test_a_refused_reply_has_the_vendors_explanation_and_no_calls() -> None:
+    """Ours: the calls of a reply that a classifier stopped do not run."""
     refused = ending("refusal")
     refused["delta"]["stop_details"] = {"type": "refusal", "category": None, "explanation": "Not this."}
     found = read([begin(), *call(0, "{}"), refused, END])
@@ -179,14 +179,14 @@ def test_a_refusal_calls_nothing_and_gives_the_vendors_words() -> None:
     assert (found[1].text, found[1].calls, found[1].stop_reason) == ("Not this.", (), "refusal")
 
 
-def test_arguments_may_come_with_the_start() -> None:
-    """Ours: some servers of this format do not stream arguments."""
+def test_arguments_may_arrive_with_the_start_of_the_block() -> None:
+    """Ours: some servers with this format do not stream arguments."""
     opened = start(0, "tool_use", id="toolu_1", name="weather", input={"city": "Oslo"})
     found = ended([begin(), opened, stop(0), ending("tool_use"), END])
     assert found.calls[0].arguments == '{"city":"Oslo"}'
 
 
-def test_what_is_not_known_is_passed_over() -> None:
+def test_unknown_events_blocks_and_deltas_are_ignored() -> None:
     """Ours: the vendor adds events, blocks and deltas within a version."""
     new = [
         {"type": "weather_report", "index": "three"},
@@ -216,21 +216,21 @@ def test_what_is_not_known_is_passed_over() -> None:
     ],
     ids=str,
 )
-def test_lost_and_repeated_events_are_worth_another_try(events: list[Event]) -> None:
+def test_lost_and_repeated_events_are_a_retryable_failure(events: list[Event]) -> None:
     """Ours: an event that would corrupt the reply fails it."""
     with pytest.raises(ModelError, match="is invalid") as failed:
         read(events)
     assert failed.value.retryable
 
 
-def test_what_is_not_json_is_worth_another_try() -> None:
+def test_an_event_that_is_not_json_is_a_retryable_failure() -> None:
     """Ours: half an event cannot be used."""
     with pytest.raises(ModelError, match="not JSON") as failed:
         AnthropicReplyReader(PREPARED).feed(ServerEvent("message_start", b'{"type": "mess'))
     assert failed.value.retryable
 
 
-def test_a_stop_that_is_repeated_does_no_harm() -> None:
+def test_a_repeated_stop_event_is_harmless() -> None:
     """Ours: duplicates are tolerated where they corrupt nothing."""
     assert ended([begin(), *SAID, stop(0), ending("end_turn"), ending("end_turn"), END]).text == "Hi"
 
@@ -246,7 +246,7 @@ def test_a_stop_that_is_repeated_does_no_harm() -> None:
     ],
 )
 def test_an_error_in_the_middle_of_a_stream_fails_the_reply(kind: str, retryable: bool, code: str) -> None:
-    """Ours: the error has the vendor's message and its decision about a retry."""
+    """Ours: the error has the vendor's message, and the vendor's error type decides whether to retry."""
     error = {"type": "error", "error": {"type": kind, "message": "Too much."}, "request_id": "req_1"}
     with pytest.raises(ModelError) as failed:
         read([begin(), *SAID, error])

@@ -38,7 +38,7 @@ WEATHER = Capability(
 def body(
     *messages: Message, model: str = OLDER, media: dict[str, bytes] | None = None, **request: Any
 ) -> dict[str, Any]:
-    """Return the body for these messages; `settings` and all other parts of a request by name."""
+    """Return the body for these messages; `settings` and other parts of the request are keyword arguments."""
     settings = read_settings(request.pop("settings", {}))
     asked = PreparedRequest(
         model, ModelRequest(messages=list(messages), **request), settings, media or {}, ORIGIN
@@ -58,7 +58,7 @@ def text(words: str, **more: Any) -> dict[str, Any]:
     return {"type": "text", "text": words, **more}
 
 
-def test_a_first_question_is_instructions_tools_and_one_message() -> None:
+def test_a_first_question_has_instructions_tools_and_one_message() -> None:
     """Ours: a golden body, with a cache breakpoint after each part that repeats."""
     found = body(said("Is it raining?"), instructions="Be brief.", tools=(WEATHER,))
     assert found == {
@@ -78,8 +78,8 @@ def test_a_first_question_is_instructions_tools_and_one_message() -> None:
     }
 
 
-def test_all_results_of_a_reply_are_one_user_turn_and_come_first() -> None:
-    """Ours: the vendor refuses calls whose results are not all in the next message, before anything else."""
+def test_all_results_of_a_reply_are_sent_first_in_one_user_message() -> None:
+    """Ours: the vendor requires the results of all calls at the start of the next message."""
     found = body(
         said("Both cities?"),
         called(
@@ -119,8 +119,8 @@ def test_all_results_of_a_reply_are_one_user_turn_and_come_first() -> None:
     ]
 
 
-def test_thinking_goes_back_before_what_followed_from_it() -> None:
-    """Ours: the vendor requires signed thinking unchanged at the beginning of its turn."""
+def test_thinking_is_sent_back_before_the_rest_of_its_reply() -> None:
+    """Ours: the vendor requires signed thinking unchanged at the start of its message."""
     thoughts = (
         Reasoning(origin=ORIGIN, text="Rain?", opaque={"type": "thinking", "signature": "c2ln"}),
         Reasoning(origin=ORIGIN, opaque={"type": "redacted_thinking", "data": "ZGF0YQ=="}),
@@ -143,14 +143,14 @@ def test_thinking_goes_back_before_what_followed_from_it() -> None:
         Reasoning(origin=ORIGIN, text="unsigned"),
     ],
 )
-def test_thinking_of_another_origin_or_without_a_signature_stays_here(thought: Reasoning) -> None:
-    """Ours: reasoning goes back only where provider, endpoint and model match; unsigned, it is refused."""
+def test_thinking_from_another_origin_or_without_a_signature_is_not_sent(thought: Reasoning) -> None:
+    """Ours: reasoning is sent back only if provider, endpoint and model match; unsigned, it is refused."""
     found = body(said("Hm?"), AssistantMessage(text="Well.", reasoning=(thought,)), said("And?"))
     assert found["messages"][1]["content"] == [text("Well.")]
 
 
-def test_reasoning_is_a_budget_for_models_that_take_one() -> None:
-    """Ours: the budget is below max_tokens, and settings that thinking excludes are left out."""
+def test_reasoning_is_a_token_budget_for_models_that_accept_one() -> None:
+    """Ours: the budget is below max_tokens, and settings that conflict with thinking are left out."""
     settings = {
         "reasoning": "medium",
         "temperature": 0.2,
@@ -176,13 +176,13 @@ def test_reasoning_is_an_effort_for_models_that_refuse_a_budget(asked: str | int
     assert "temperature" not in found
 
 
-def test_no_reasoning_is_said_only_to_models_that_reason_by_themselves() -> None:
+def test_reasoning_is_disabled_explicitly_only_for_models_that_think_by_default() -> None:
     """Ours: older models think only on request."""
     assert "thinking" not in body(said("Hm?"), settings={"reasoning": "none"})
     assert body(said("Hm?"), model=NEWER, settings={"reasoning": "none"})["thinking"] == {"type": "disabled"}
 
 
-def test_a_word_of_reasoning_gives_way_to_max_tokens_and_a_number_does_not() -> None:
+def test_a_reasoning_level_is_reduced_to_fit_max_tokens_but_a_number_is_not() -> None:
     """Ours: the vendor refuses a budget that leaves no room for an answer."""
     found = body(said("Hm?"), settings={"reasoning": "high", "max_tokens": 4000})
     assert (found["thinking"]["budget_tokens"], found["max_tokens"]) == (2000, 4000)
@@ -192,8 +192,8 @@ def test_a_word_of_reasoning_gives_way_to_max_tokens_and_a_number_does_not() -> 
         body(said("Hm?"), settings={"reasoning": "low", "max_tokens": 1000})
 
 
-def test_a_budget_is_not_asked_for_amid_calls_of_another_model() -> None:
-    """Ours: a turn that another model began has no thinking to send back; with a budget that is a 400."""
+def test_no_budget_is_requested_while_calls_of_another_model_are_pending() -> None:
+    """Ours: a turn that another model began has no thinking to send back; with a budget that is an error."""
     call = ToolCall(call_id=1, name="weather", arguments={})
     history = (said("Hm?"), called(call), ToolMessage(call_id=1, name="weather", value="dry"))
     settings = {"reasoning": "low", "tool_choice": "required"}
@@ -215,20 +215,20 @@ def test_a_budget_is_not_asked_for_amid_calls_of_another_model() -> None:
         ({"parallel_tool_calls": False}, {"type": "auto", "disable_parallel_tool_use": True}),
     ],
 )
-def test_the_choice_of_a_tool_is_the_vendors_word_for_it(
+def test_tool_choice_is_translated_to_the_vendors_form(
     settings: dict[str, Any], choice: dict[str, Any] | None
 ) -> None:
-    """Ours: the setting is the same for all providers, and is translated."""
+    """Ours: the setting is the same for all providers."""
     assert body(said("Hm?"), tools=(WEATHER,), settings=settings).get("tool_choice") == choice
 
 
-def test_a_choice_that_is_not_a_tool_is_refused() -> None:
+def test_a_tool_choice_that_names_no_tool_is_refused() -> None:
     """Ours: a misspelt name is refused before anything is sent."""
     with pytest.raises(InvalidArgument, match="'wether' is not a tool"):
         body(said("Hm?"), tools=(WEATHER,), settings={"tool_choice": "wether"})
 
 
-def test_calls_of_the_past_are_declared_where_no_tools_are_offered() -> None:
+def test_earlier_calls_are_declared_even_if_no_tools_are_offered() -> None:
     """Ours: a conversation with calls may be summarized without tools, and must not call any."""
     call = ToolCall(call_id=1, name="weather", arguments={})
     found = body(said("Hm?"), called(call), ToolMessage(call_id=1, name="weather", value="dry"))
@@ -236,8 +236,8 @@ def test_calls_of_the_past_are_declared_where_no_tools_are_offered() -> None:
     assert found["tool_choice"] == {"type": "none"}
 
 
-def test_settings_have_the_vendors_names() -> None:
-    """Ours: settings are the same for all providers, and are translated; this vendor has no seed."""
+def test_settings_are_translated_to_the_vendors_names() -> None:
+    """Ours: settings are the same for all providers; this vendor has no seed."""
     settings = {
         "temperature": 0.5,
         "top_p": 0.9,
@@ -259,7 +259,7 @@ def test_settings_have_the_vendors_names() -> None:
     }
 
 
-def test_the_headers_name_the_version_and_hold_no_key() -> None:
+def test_the_headers_contain_the_version_but_no_key() -> None:
     """Ours: the HTTP layer adds the key."""
     asked = PreparedRequest(OLDER, ModelRequest(messages=[said("Hm?")]), read_settings({}), {}, ORIGIN)
     call = AnthropicDialect().call(asked)
@@ -268,7 +268,7 @@ def test_the_headers_name_the_version_and_hold_no_key() -> None:
     assert AnthropicDialect().authorize("sk-ant-1") == {"x-api-key": "sk-ant-1"}
 
 
-def test_images_documents_and_text_files_are_blocks() -> None:
+def test_images_documents_and_text_files_are_sent_as_blocks() -> None:
     """Ours: bytes are sent inline; text is sent as a plain-text document."""
     media = {"a": b"\x89PNG", "b": b"%PDF", "c": "é".encode()}
     parts = (
@@ -302,13 +302,13 @@ def test_images_documents_and_text_files_are_blocks() -> None:
     ],
 )
 def test_an_attachment_that_cannot_be_sent_is_refused(media_type: str, data: bytes, words: str) -> None:
-    """Ours: the error names what the vendor does not accept, before anything is sent."""
+    """Ours: the error names what the vendor does not accept, and is raised before anything is sent."""
     part = AttachmentPart(digest="a", media_type=media_type, size=1)
     with pytest.raises(InvalidArgument, match=words):
         body(UserMessage(content=(part,)), media={"a": data})
 
 
-def test_ids_of_other_providers_are_made_to_fit_and_told_apart() -> None:
+def test_ids_from_other_providers_are_sanitized_and_made_unique() -> None:
     """Ours: ids have a limited character set and must be unique; call numbers repeat in each turn."""
     history: list[Message] = [said("Hm?")]
     for provider_id in ("fc:1/2", "fc:1/2", "", ""):
@@ -320,7 +320,7 @@ def test_ids_of_other_providers_are_made_to_fit_and_told_apart() -> None:
     assert [turn["content"][0]["tool_use_id"] for turn in messages[2::2]] == uses
 
 
-def test_arguments_that_were_no_json_go_back_as_text() -> None:
+def test_arguments_that_are_not_json_are_sent_back_as_text() -> None:
     """Ours: the vendor accepts only objects; other arguments are never sent as {}."""
     call = ToolCall(call_id=1, name="weather", raw='{"city": "Os')
     result = ToolMessage(call_id=1, name="weather", error=ErrorObject(code="INVALID_ARGUMENT", message="no"))
@@ -328,16 +328,16 @@ def test_arguments_that_were_no_json_go_back_as_text() -> None:
     assert found["messages"][1]["content"][0]["input"] == {"raw": '{"city": "Os'}
 
 
-def test_what_the_model_is_shown_of_a_result_stands_for_it() -> None:
-    """Ours: a plugin may shorten what the model reads."""
+def test_shown_replaces_the_result() -> None:
+    """Ours: a plugin may shorten the result that the model reads."""
     call = ToolCall(call_id=1, name="weather", arguments={}, provider_id="toolu_1")
     result = ToolMessage(call_id=1, name="weather", value="long", shown="short")
     found = body(said("Hm?"), called(call), result, settings={"cache": False})
     assert found["messages"][2]["content"][0]["content"] == "short"
 
 
-def test_turns_alternate_and_begin_and_end_with_the_user() -> None:
-    """Ours: the vendor refuses any other order; an empty reply makes no turn."""
+def test_messages_alternate_and_start_and_end_with_the_user() -> None:
+    """Ours: the vendor refuses any other order; an empty reply makes no message."""
     found = body(AssistantMessage(text="Hello."), said("a"), AssistantMessage(), said("b"))
     assert [turn["role"] for turn in found["messages"]] == ["user", "assistant", "user"]
     assert found["messages"][2]["content"] == [text("a"), text("b", **CACHED)]
@@ -349,8 +349,8 @@ def test_turns_alternate_and_begin_and_end_with_the_user() -> None:
     assert body()["messages"][0]["role"] == "user"
 
 
-def test_an_answer_of_a_type_is_asked_for_by_its_schema() -> None:
-    """Ours: the vendor's JSON mode does not exclude tools."""
+def test_structured_output_is_requested_by_its_schema() -> None:
+    """Ours: the vendor's JSON mode works together with tools."""
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
     found = body(said("Hm?"), output_schema=schema, model=NEWER, settings={"reasoning": "high"})
     assert found["output_config"] == {
@@ -375,16 +375,18 @@ def test_an_answer_of_a_type_is_asked_for_by_its_schema() -> None:
         (NEWER, {"type": "object", "additionalProperties": {"type": "integer"}}),
     ],
 )
-def test_a_schema_without_a_native_form_is_described_in_words(model: str, schema: dict[str, Any]) -> None:
-    """Ours: older models have no JSON mode, and a map of any keys would become an empty object."""
+def test_a_schema_without_a_native_form_is_described_in_the_prompt(
+    model: str, schema: dict[str, Any]
+) -> None:
+    """Ours: older models have no JSON mode, and a map with arbitrary keys would become an empty object."""
     found = body(said("Hm?"), output_schema=schema, model=model, instructions="Be brief.")
     assert "output_config" not in found
     assert found["system"][0] == text("Be brief.")
     assert "JSON Schema" in found["system"][1]["text"]
 
 
-def test_a_tool_that_takes_positions_has_an_empty_object_for_a_schema() -> None:
-    """Ours: the vendor accepts only schemas of objects."""
+def test_a_tool_without_an_object_schema_gets_an_empty_one() -> None:
+    """Ours: the vendor accepts only object schemas."""
     found = body(said("Hm?"), tools=(Capability(name="ring", description=""),), settings={"cache": False})
     assert found["tools"] == [{"name": "ring", "input_schema": {"type": "object", "properties": {}}}]
 
@@ -407,7 +409,7 @@ UNION: dict[str, Any] = {
 }
 
 
-def test_a_union_of_models_has_a_native_form() -> None:
+def test_a_union_of_object_types_has_a_native_form() -> None:
     """Ours: the vendor takes `anyOf` at the root; each member is closed."""
     found = body(said("Hm?"), output_schema=UNION, model=NEWER)
     members = found["output_config"]["format"]["schema"]["anyOf"]

@@ -1,6 +1,6 @@
 """The vendor's SDK against our server, which shows that the server is faithful.
 
-The SDK sends a later version of the API than we do, and its key as a bearer token; the server takes both.
+The SDK sends a later version of the API than ours, and its key as a bearer token; the server accepts both.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_the_sdk_reads_a_whole_message() -> None:
     played(main())
 
 
-def test_the_sdk_adds_up_a_stream_to_the_same_message() -> None:
+def test_the_sdk_accumulates_a_stream_into_the_same_message() -> None:
     """Ours: a stream has the vendor's events in the vendor's order."""
 
     async def main() -> None:
@@ -111,7 +111,7 @@ def test_the_sdk_adds_up_a_stream_to_the_same_message() -> None:
 
 
 def test_the_sdk_sends_results_and_thinking_back() -> None:
-    """Ours: the server accepts what the SDK makes of a reply."""
+    """Ours: the server accepts the messages that the SDK builds from a reply."""
 
     async def main() -> None:
         async with AnthropicServer([CALLING, "Dry."]) as server, client_of(server) as client:
@@ -143,7 +143,7 @@ def test_the_sdk_sends_results_and_thinking_back() -> None:
         (529, "OverloadedError", "overloaded_error"),
     ],
 )
-def test_the_sdk_knows_our_errors(status: int, name: str, kind: str) -> None:
+def test_the_sdk_recognizes_our_errors(status: int, name: str, kind: str) -> None:
     """Ours: an error has the vendor's form."""
 
     async def main() -> None:
@@ -170,7 +170,7 @@ def test_the_sdk_knows_our_errors(status: int, name: str, kind: str) -> None:
         ({"messages": [{"role": "user", "content": " "}]}, "must be non-empty"),
     ],
 )
-def test_the_sdk_is_refused_what_the_vendor_refuses(more: dict[str, Any], words: str) -> None:
+def test_the_server_refuses_invalid_requests_from_the_sdk(more: dict[str, Any], words: str) -> None:
     """Ours: the server is strict where the vendor is."""
 
     async def main() -> None:
@@ -182,8 +182,8 @@ def test_the_sdk_is_refused_what_the_vendor_refuses(more: dict[str, Any], words:
     played(main())
 
 
-def test_what_we_send_fits_the_types_of_the_sdk() -> None:
-    """Ours: our request fits the SDK's types, block by block."""
+def test_our_requests_match_the_sdks_types() -> None:
+    """Ours: each block of our request is validated against the SDK's types."""
     anthropic = pytest.importorskip("anthropic.types.message_create_params")
     pydantic = pytest.importorskip("pydantic")
     origin = f"anthropic https://api.anthropic.com {MODEL}"
@@ -209,7 +209,7 @@ def test_what_we_send_fits_the_types_of_the_sdk() -> None:
     settings = read_settings({"reasoning": "high", "parallel_tool_calls": False, "stop": ["END"]})
     body = AnthropicDialect().call(PreparedRequest(MODEL, request, settings, {"a": b"x"}, origin)).body
     adapter = pydantic.TypeAdapter(anthropic.MessageCreateParamsStreaming)
-    fitted = adapter.validate_python(body)  # what it holds is checked as it is iterated over
+    fitted = adapter.validate_python(body)  # the contents are validated during iteration
     assert fitted.keys() == body.keys()
     for sent, taken in zip(body["messages"], fitted["messages"], strict=True):
         assert list(taken["content"]) == sent["content"]

@@ -1,4 +1,4 @@
-"""What the test server refuses, as the vendor does."""
+"""Requests that the test server refuses, as the vendor does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def told(*blocks: Any) -> dict[str, Any]:
 THINKING: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": 2048}}
 
 
-def test_what_the_vendor_takes_is_taken() -> None:
+def test_valid_requests_are_accepted() -> None:
     """Ours: a strict server must still accept valid requests."""
     assert (
         problem(USER, replied(THOUGHT, CALL), told(RESULT, {"type": "text", "text": "x"}), **THINKING) is None
@@ -61,7 +61,7 @@ def test_what_the_vendor_takes_is_taken() -> None:
         ([told({"type": "image", "source": {"media_type": "image/bmp"}})], "media_type"),
     ],
 )
-def test_a_conversation_that_the_vendor_refuses_is_refused(messages: list[Any], words: str) -> None:
+def test_a_conversation_that_the_vendor_refuses_is_refused_here_too(messages: list[Any], words: str) -> None:
     """Ours: no test passes with a request that the real vendor would refuse."""
     assert words in (problem(*messages) or "")
 
@@ -92,11 +92,11 @@ def test_a_conversation_that_the_vendor_refuses_is_refused(messages: list[Any], 
         ({"headers": {"anthropic-version": "2026-10-21"}, "top_k": 5}, "top_k: Extra inputs"),
     ],
 )
-def test_a_request_that_the_vendor_refuses_is_refused(more: dict[str, Any], words: str) -> None:
+def test_a_request_that_the_vendor_refuses_is_refused_here_too(more: dict[str, Any], words: str) -> None:
     """Ours: no test passes with a request that the real vendor would refuse."""
     assert words in (problem(**more) or "")
 
 
-def test_without_a_key_there_is_no_answer() -> None:
+def test_a_request_without_a_key_is_refused() -> None:
     """Ours: the vendor answers 401."""
     assert AnthropicServer(["x"]).answer(SeenRequest("POST", "/v1/messages", {}, {})).status == 401

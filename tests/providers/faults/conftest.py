@@ -1,4 +1,4 @@
-"""Makes what the matrix of faults is made of importable."""
+"""Makes the modules of the fault matrix importable."""
 
 from __future__ import annotations
 

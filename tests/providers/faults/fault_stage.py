@@ -1,4 +1,4 @@
-"""The stage for faults: an agent with one tool that leaves a trace, and a runtime on the test's clock."""
+"""The setting for faults: an agent with one tool that has an effect, and a runtime on the test's clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PATIENCE_S = 120
 
 
 def play(scene: Awaitable[None]) -> None:
-    """Run a scene to its end; fail if it hangs."""
+    """Run a scenario to its end; fail if it hangs."""
 
     async def bounded() -> None:
         async with asyncio.timeout(_PATIENCE_S):
@@ -35,12 +35,12 @@ def play(scene: Awaitable[None]) -> None:
     asyncio.run(bounded())
 
 
-# What a model alone says
+# One call of a model
 
 
 @dataclass
 class Heard:
-    """The outcome of one call: pieces, and then the reply or an error."""
+    """The outcome of one call: the deltas, then the reply or an error."""
 
     text: str = ""
     thought: str = ""
@@ -77,7 +77,7 @@ def essence(ended: ReplyEnded | None) -> tuple[Any, ...]:
 
 
 class Desk:
-    """The tool with an effect, and a log of its calls."""
+    """The tool that has an effect, and a log of its calls."""
 
     def __init__(self) -> None:
         self.written: list[tuple[str, int]] = []
@@ -90,11 +90,11 @@ class Desk:
         return f"line {number} is written"
 
     def note(self, line: str, number: int) -> None:
-        """Leave a trace elsewhere."""
+        """Record the line somewhere else; nothing by default."""
 
 
 class Stage:
-    """A runtime that does not really wait, and records how long it would have."""
+    """A runtime that does not actually sleep, but records how long it would have."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.clock = FakeClock()
@@ -115,7 +115,7 @@ class Stage:
 
 @dataclass
 class Played:
-    """An ended turn, and everything observable about it."""
+    """A finished turn, and everything observable about it."""
 
     result: TurnResult[Any]
     desk: Desk
@@ -132,7 +132,7 @@ class Played:
         return [one.text for one in self.result.messages if isinstance(one, AssistantMessage)]
 
     def shown(self) -> str:
-        """Return the text an observer shows who appends what is streamed and removes what is retracted."""
+        """Return the text that an observer shows: streamed deltas without the retracted ones."""
         text = ""
         for event in self.events:
             if isinstance(event, TextStreamed):
@@ -155,7 +155,7 @@ async def turn(
     deadlines: Deadlines | None = None,
     **limits: Any,
 ) -> Played:
-    """Take one turn of an agent over these replies."""
+    """Run one turn of an agent with these replies."""
     stage = Stage(path)
     async with (server or vendor.server)(replies) as serving, stage.runtime() as runtime:
         model = vendor.open(serving, deadlines)
@@ -173,7 +173,7 @@ def faulty(reply: Reply = REPLY, **fault: Any) -> ServedReply:
 
 
 def answering(vendor: Vendor, choose: Callable[[SeenRequest], Reply]) -> type[ModelServer]:
-    """Make the vendor's server answer as *choose* says, whatever its script; faults stay."""
+    """Make the vendor's server answer as *choose* decides, whatever its script says; faults still apply."""
 
     class Answering(vendor.server):  # type: ignore[misc, name-defined]
         def events(self, request: SeenRequest, reply: Reply) -> list[bytes]:
@@ -184,5 +184,5 @@ def answering(vendor: Vendor, choose: Callable[[SeenRequest], Reply]) -> type[Mo
 
 
 def by_results(request: SeenRequest) -> Reply:
-    """Request two lines until one is written."""
+    """Request two lines until one has been written."""
     return Reply(text=DONE) if "is written" in repr(request.body) else REPLY

@@ -1,4 +1,4 @@
-"""The table of faults. Every row is tried on every vendor: `cell` makes the tests, and notes that it did."""
+"""The table of faults. Every fault is tried on every vendor: `cell` parametrizes and registers the test."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ FAULTS: Final = {
     "shared-loops": "two event loops over one provider",
 }
 CELLS: Final[dict[tuple[str, str], str]] = {}
-"""The test of each fault and vendor, as far as their files have been read."""
+"""The test of each fault and vendor, for the files that have been imported."""
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 def cell(fault: str) -> Callable[[Test], Test]:
-    """Make a test the row *fault*: it gets each `vendor` in turn."""
+    """Make a test cover *fault*: it runs once for each `vendor`."""
 
     def noted(test: Test) -> Test:
         for vendor in VENDORS:

@@ -1,17 +1,17 @@
-"""The vendors on which faults are tried: their server, their model, and one reply that has everything.
+"""The vendors on which faults are tried: their server, their model, and one reply with every kind of content.
 
 Rules
 -----
 1. The reply has reasoning, text in pieces and two calls of a tool with an effect, their arguments in pieces
    where the vendor sends pieces.
-2. Faults that a wire format cannot reveal are listed here: `slips` names, for each disorder of events, what
-   is known to get through. Everything else must not.
+2. Faults that a wire format cannot reveal are listed here: `slips` names, for each disorder of events, the
+   damage that is known to go unnoticed. Any other damage fails the test.
 
-    text, thought   they have no numbers: a piece that is lost, repeated or swapped cannot be noticed
-    arguments       the same for pieces of arguments, if the result happens to be JSON
-    call missing    Gemini sends whole calls: one that is lost, or that comes after the finish reason
-    call twice      a Gemini before 3 gives its calls no ids: a repeated one is as good as another
-    refused later   what is signed goes back with its signature, and the vendor sees that it does not fit
+    text, thought   pieces have no numbers: one that is lost, repeated or swapped cannot be noticed
+    arguments       the same for pieces of arguments, if the result happens to be valid JSON
+    call missing    Gemini sends whole calls: one may be lost or come after the finish reason
+    call twice      Gemini before 3 assigns no ids to calls: a repeated call looks like a second one
+    refused later   signed content is sent back with its signature, and the vendor sees that it does not match
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TEXT: Final = "I write two lines. "
 THOUGHT: Final = "Two lines?"
 DONE: Final = "Both are written."
 LINES: Final = (("the first line of all", 1), ('second {"a": 1}', 22))
-"""What the two calls write: a line and its number."""
+"""The lines that the two calls write, each with its number."""
 
 REPLY: Final = Reply(
     text=TEXT,
@@ -74,7 +74,7 @@ _UNREAD: Final = frozenset(
         *("total_tokens", "truncation", "usageMetadata"),
     )
 )
-"""Fields that no reader reads, or only where they say something; they make most of a stream's bytes."""
+"""Fields that our readers ignore, or read only if not empty; they make up most of a stream's bytes."""
 
 _UNREAD_EVENTS: Final = (
     *(b"response.in_progress", b"content_part", b"summary_part", b"text.done", b"arguments.done"),
@@ -86,7 +86,7 @@ _UNREAD_EVENTS: Final = (
 class Vendor:
     """One column of the matrix.
 
-    `last`: the block, counted from the end, with which a reply is whole. `error_event`: an error in the
+    `last`: the block, counted from the end, that completes a reply. `error_event`: an error in the
     middle of a stream. `wait_body`: a refusal whose body says how many seconds to wait, where the vendor does
     so. `slips`: see the rules.
     """

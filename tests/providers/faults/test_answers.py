@@ -32,7 +32,7 @@ def stopped(played: Played) -> Stopped:
 
 
 @cell("length-long")
-def test_a_length_that_is_too_long_costs_nothing_once_the_reply_is_whole(vendor: Vendor) -> None:
+def test_a_content_length_that_is_too_long_does_not_affect_a_complete_reply(vendor: Vendor) -> None:
     """Seed: with a wrong content length, the vendor's last event decides, not the proxy's length."""
 
     async def scene() -> None:
@@ -49,8 +49,8 @@ def test_a_length_that_is_too_long_costs_nothing_once_the_reply_is_whole(vendor:
 
 
 @cell("length-short")
-def test_a_length_that_is_too_short_cuts_the_reply_off(vendor: Vendor) -> None:
-    """Seed: with a wrong content length, the remaining bytes answer no call, least of all the next one."""
+def test_a_content_length_that_is_too_short_cuts_the_reply_off(vendor: Vendor) -> None:
+    """Seed: with a wrong content length, the remaining bytes are not read as the reply to any other call."""
 
     async def scene() -> None:
         blocks = vendor.blocks()
@@ -65,10 +65,10 @@ def test_a_length_that_is_too_short_cuts_the_reply_off(vendor: Vendor) -> None:
 
 
 @cell("length-short-open")
-def test_what_comes_behind_a_length_that_is_too_short_is_not_taken_for_the_next_answer(
+def test_bytes_beyond_a_short_content_length_are_not_read_as_the_next_response(
     vendor: Vendor,
 ) -> None:
-    """Ours: on a kept connection, the rest of such a response would be read as another one."""
+    """Ours: on a connection that stays open, the rest of such a response would be read as another one."""
 
     async def scene() -> None:
         body = b"".join(vendor.blocks())
@@ -94,8 +94,8 @@ def test_what_comes_behind_a_length_that_is_too_short_is_not_taken_for_the_next_
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @cell("redirect-host")
-def test_a_redirect_to_another_host_is_refused_and_no_key_goes_there(vendor: Vendor, status: int) -> None:
-    """Seed: a redirect to another host is refused, and no key is sent there."""
+def test_a_redirect_to_another_host_is_refused_and_no_key_is_sent_there(vendor: Vendor, status: int) -> None:
+    """Seed: redirects are not followed, whatever their status."""
 
     async def scene() -> None:
         async with vendor.server([REPLY, DONE]) as other:
@@ -112,7 +112,7 @@ def test_a_redirect_to_another_host_is_refused_and_no_key_goes_there(vendor: Ven
 
 @pytest.mark.parametrize("location", ["/elsewhere", "http://127.0.0.1:1/v1", "//127.0.0.1", ""])
 @cell("redirect-path")
-def test_a_redirect_to_the_same_host_is_refused_as_well(vendor: Vendor, location: str) -> None:
+def test_a_redirect_to_the_same_host_is_refused_too(vendor: Vendor, location: str) -> None:
     """Ours: another port or path of a host may belong to another party."""
 
     async def scene() -> None:
@@ -123,11 +123,11 @@ def test_a_redirect_to_the_same_host_is_refused_as_well(vendor: Vendor, location
     play(scene())
 
 
-# What is said
+# Messages
 
 
 def everything_about(played: Played) -> str:
-    """Return everything that a program could log of a turn."""
+    """Return everything that a program could log about a turn."""
     said = [repr(played.result), repr(played.events)]
     if isinstance(played.result.outcome, Stopped):
         said += traceback.format_exception(TurnStopped(played.result))
@@ -135,13 +135,13 @@ def everything_about(played: Played) -> str:
 
 
 def files_in(home: Path) -> Iterator[bytes]:
-    """Return the files, the log before the database, so that a moved record is seen in one of them."""
+    """Return the files, the log before the database, so that no record moves between them unseen."""
     for path in sorted(home.iterdir(), reverse=True):
         with suppress(FileNotFoundError):
             yield path.read_bytes()
 
 
-def check_that_no_key_is_left(vendor: Vendor, played: Played, home: Path) -> None:
+def check_no_key_is_left(vendor: Vendor, played: Played, home: Path) -> None:
     said = everything_about(played)
     stored = list(files_in(home))
     assert stored
@@ -152,7 +152,7 @@ def check_that_no_key_is_left(vendor: Vendor, played: Played, home: Path) -> Non
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 503])
 @cell("key-in-error")
-def test_an_error_says_what_the_vendor_said_without_the_key(
+def test_an_error_has_the_vendors_message_without_the_key(
     vendor: Vendor, status: int, tmp_path: Path
 ) -> None:
     """Seed: neither the vendor's error nor anything stored contains the key."""
@@ -165,7 +165,7 @@ def test_an_error_says_what_the_vendor_said_without_the_key(
         message = stopped(played).error.message
         assert "Do not use [key] (or ?key=[key]) here." in message
         assert str(status) in message
-        check_that_no_key_is_left(vendor, played, tmp_path)
+        check_no_key_is_left(vendor, played, tmp_path)
 
     play(scene())
 
@@ -183,7 +183,7 @@ def test_an_error_says_what_the_vendor_said_without_the_key(
 def test_a_proxy_that_answers_in_html_is_distinguished_from_the_vendor(
     vendor: Vendor, status: int, kind: str, again: bool, tmp_path: Path
 ) -> None:
-    """Seed: an HTML page of a proxy is retried if the failure is temporary, else reported at once."""
+    """Seed: an HTML page from a proxy is retried if the failure is temporary, otherwise reported at once."""
     page = HTML.replace(b"nginx", f"nginx, {vendor.key}".encode())
 
     async def scene() -> None:
@@ -197,6 +197,6 @@ def test_a_proxy_that_answers_in_html_is_distinguished_from_the_vendor(
             assert error.code == TurnCode.PROVIDER_ERROR
             assert "502 Bad Gateway" in error.message
             assert len(played.requests) == 1
-        check_that_no_key_is_left(vendor, played, tmp_path)
+        check_no_key_is_left(vendor, played, tmp_path)
 
     play(scene())

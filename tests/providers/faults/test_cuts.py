@@ -1,4 +1,4 @@
-"""Streams that are cut off, and streams that come in small pieces."""
+"""Streams that are cut off, and streams that arrive in small pieces."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ENDINGS = ("fin", "rst", "proper")
 def whole_from(vendor: Vendor, blocks: list[bytes]) -> tuple[int, int]:
     """Return after how many bytes the reply may be complete, and after how many it must be.
 
-    Between them is the empty line behind the last event, of which a part, or nothing, may be enough.
+    Between them is the blank line after the last event: part of it, or none of it, may suffice.
     """
     told = b"".join(blocks[: len(blocks) - vendor.last + 1])
     return len(told.rstrip()), len(told)
 
 
 def read(model: HttpModel, body: bytes, *, proper: bool) -> list[ModelDelta]:
-    """Return what the model reads from a body, without a connection."""
+    """Return the reply that the model reads from a body, without a connection."""
     asked = PreparedRequest("m", ASKED, read_settings(dict(SETTINGS)), {}, "here")
     reader = model._dialect.reader(asked)
     parser = EventParser()
@@ -42,7 +42,7 @@ def read(model: HttpModel, body: bytes, *, proper: bool) -> list[ModelDelta]:
 
 @pytest.mark.slow
 @cell("cut-read")
-def test_a_call_is_read_whole_or_not_at_all(vendor: Vendor) -> None:
+def test_a_call_is_read_completely_or_not_at_all(vendor: Vendor) -> None:
     """Seed: streams are cut at every byte, and no partial tool call runs."""
     model = vendor.model("http://127.0.0.1:1", vendor.key, None)
     blocks = vendor.blocks()
@@ -69,7 +69,7 @@ def cut(body: bytes, end: int, ending: str) -> ServedReply:
 
 
 def all_cuts(blocks: list[bytes]) -> list[tuple[int, str]]:
-    """Return every byte with one ending each, and the edges of events with all endings."""
+    """Return every byte with one kind of cut, and the boundaries of events with every kind."""
     starts = [sum(map(len, blocks[:number])) for number in range(len(blocks) + 1)]
     edges = {start + by for start in starts for by in (-1, 0)}
     return [
@@ -82,7 +82,7 @@ def all_cuts(blocks: list[bytes]) -> list[tuple[int, str]]:
 
 @pytest.mark.slow
 @cell("cut-wire")
-def test_a_connection_that_is_cut_gives_a_whole_reply_or_a_failure_worth_another_try(
+def test_a_connection_that_is_cut_yields_a_complete_reply_or_a_retryable_failure(
     vendor: Vendor, sampled: Callable[[int], slice]
 ) -> None:
     """Seed: streams are cut at every byte."""
@@ -103,7 +103,7 @@ def test_a_connection_that_is_cut_gives_a_whole_reply_or_a_failure_worth_another
                     assert end >= earliest
                     assert essence(heard.ended) == essence(whole.ended)
                 else:
-                    assert end < latest or ending == "rst"  # a reset may overtake what was sent before
+                    assert end < latest or ending == "rst"  # a reset may discard bytes sent before it
                     assert heard.error.retryable
             await model.close()
 
@@ -111,7 +111,7 @@ def test_a_connection_that_is_cut_gives_a_whole_reply_or_a_failure_worth_another
 
 
 @cell("cut-turn")
-def test_a_turn_recovers_from_a_cut_and_takes_back_what_it_showed(vendor: Vendor) -> None:
+def test_a_turn_recovers_from_a_cut_and_retracts_streamed_text(vendor: Vendor) -> None:
     """Seed: no partial tool call runs, and streamed text is retracted."""
 
     async def scene() -> None:
@@ -133,8 +133,8 @@ def test_a_turn_recovers_from_a_cut_and_takes_back_what_it_showed(vendor: Vendor
 
 @pytest.mark.parametrize("arguments", ["", "{", '{"line": "the fir', '{"line": "all", "number": 1'])
 @cell("cut-length")
-def test_a_call_that_the_end_of_a_reply_cut_off_does_not_run(vendor: Vendor, arguments: str) -> None:
-    """Seed: no partial tool call runs if the vendor reports that it ran out of room."""
+def test_a_call_truncated_by_the_token_limit_does_not_run(vendor: Vendor, arguments: str) -> None:
+    """Seed: no partial tool call runs if the vendor reports that the reply reached its limit."""
     call = ScriptedCall(name="write", arguments=arguments)
 
     async def scene() -> None:
@@ -146,7 +146,7 @@ def test_a_call_that_the_end_of_a_reply_cut_off_does_not_run(vendor: Vendor, arg
 
 
 @cell("split")
-def test_a_stream_says_the_same_however_it_is_split(vendor: Vendor) -> None:
+def test_a_stream_yields_the_same_reply_however_it_is_split(vendor: Vendor) -> None:
     """Seed: a stream may be split anywhere."""
     body = b"".join(lean(vendor.blocks(SMALL)))
 

@@ -1,4 +1,4 @@
-"""Clients that leave in the middle of a stream: cancelled, or killed and replaced by others."""
+"""Clients that disconnect in the middle of a stream: cancelled, or killed and replaced by another process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ asyncio.run(main())
 
 
 class LedgerDesk(Desk):
-    """A desk that logs to a file, so that the calls of another process are known."""
+    """A tool that logs to a file, so that the calls of another process are visible."""
 
     def __init__(self, ledger: Path) -> None:
         super().__init__()
@@ -61,13 +61,13 @@ def lines_of(ledger: Path) -> list[str]:
 
 
 def middle(vendor: Vendor) -> int:
-    """Return how many bytes of the reply to send so that a call has begun and is not whole."""
+    """Return how many bytes of the reply to send so that a call has begun but is not complete."""
     blocks = vendor.blocks()
     return sum(map(len, blocks[: len(blocks) * 2 // 3])) + 20
 
 
-def stage_of(vendor: Vendor, where: str) -> list[Served]:
-    """Return replies one of which stalls: the first with its calls, or the one after them."""
+def stalling_replies(vendor: Vendor, where: str) -> list[Served]:
+    """Return replies of which one stalls: the first, which has the calls, or the one after them."""
     if where == "in the call":
         return [faulty(stall_at=middle(vendor)), REPLY, DONE]
     last = Reply(text=DONE, chunk_size=3)
@@ -75,7 +75,7 @@ def stage_of(vendor: Vendor, where: str) -> list[Served]:
 
 
 async def until_shown(events: AsyncIterator[Event], text: str) -> None:
-    """Watch until that much text has been shown."""
+    """Wait until that much text has been shown."""
     shown = ""
     while shown != text:
         event = await anext(events)
@@ -83,12 +83,12 @@ async def until_shown(events: AsyncIterator[Event], text: str) -> None:
 
 
 @cell("cancel")
-def test_a_cancelled_turn_hangs_up_at_once_and_the_session_stays_usable(vendor: Vendor) -> None:
+def test_a_cancelled_turn_disconnects_at_once_and_the_session_stays_usable(vendor: Vendor) -> None:
     """Seed: a turn may be cancelled in the middle of a stream."""
 
     async def scene() -> None:
         stage = Stage()
-        replies = stage_of(vendor, "in the call")
+        replies = stalling_replies(vendor, "in the call")
         async with vendor.server(replies) as server, stage.runtime() as runtime:
             model = vendor.open(server)
             session = await runtime.session("s", agent=stage.agent(model))
@@ -111,10 +111,10 @@ def test_a_cancelled_turn_hangs_up_at_once_and_the_session_stays_usable(vendor: 
     play(scene())
 
 
-async def left_by_the_dead(
+async def start_and_kill(
     vendor: Vendor, server: Any, child: Callable[..., Any], home: Path, ledger: Path
 ) -> None:
-    """Let a process begin a turn, and kill it when the server has stalled."""
+    """Start a turn in a process, and kill it once the server has stalled."""
     here = str(Path(__file__).parent)
     victim = child(VICTIM, here, vendor.name, server.base_url, home / "h.db", ledger)
     await server.stalled.wait()
@@ -122,13 +122,13 @@ async def left_by_the_dead(
     await server.hung_up.wait()
 
 
-async def succeeded(model: HttpModel, home: Path, ledger: Path) -> list[str]:
-    """Resume the dead process's turn here, and return the texts of its replies."""
+async def resume_here(model: HttpModel, home: Path, ledger: Path) -> list[str]:
+    """Resume the killed process's turn here, and return the texts of its replies."""
     agent = Agent(model, tools=[LedgerDesk(ledger).write], settings=dict(SETTINGS))
     async with Runtime(home / "h.db") as runtime:
         session = await runtime.session("s", agent=agent)
         turn = await session.resume()
-        if turn is None:  # the runtime was quicker
+        if turn is None:  # the runtime resumed it first
             turn = session.follow((await session.turns())[-1].turn_id)
         assert (await turn).output == DONE
         return [one.text for one in await session.messages() if isinstance(one, AssistantMessage)]
@@ -137,18 +137,18 @@ async def succeeded(model: HttpModel, home: Path, ledger: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["in the call", "after the call"])
 @cell("kill")
-def test_a_turn_whose_process_was_killed_in_a_stream_is_finished_by_another(
+def test_a_turn_whose_process_was_killed_in_a_stream_is_finished_by_another_process(
     vendor: Vendor, where: str, child: Callable[..., Any], tmp_path: Path, ledger: Path
 ) -> None:
     """Seed: a resumed turn calls the model again, and the tool runs once."""
     halted = 0 if where == "in the call" else 1
 
     async def scene() -> None:
-        async with vendor.server(stage_of(vendor, where)) as server:
-            await left_by_the_dead(vendor, server, child, tmp_path, ledger)
+        async with vendor.server(stalling_replies(vendor, where)) as server:
+            await start_and_kill(vendor, server, child, tmp_path, ledger)
             assert len(lines_of(ledger)) == halted * len(LINES)
             model = vendor.open(server)
-            assert await succeeded(model, tmp_path, ledger) == [TEXT, DONE]
+            assert await resume_here(model, tmp_path, ledger) == [TEXT, DONE]
             await model.close()
         asked = [request.body for request in server.requests]
         assert len(asked) == 3

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def read_all_tests() -> None:
-    """Read the files of this folder, which fills the table."""
+    """Import the test files of this folder, which fills the table."""
     for path in Path(__file__).parent.glob("test_*.py"):
         if path != Path(__file__):
             spec = importlib.util.spec_from_file_location(f"read_{path.stem}", path)
@@ -42,8 +42,8 @@ def test_every_vendor_that_has_a_server_is_in_the_matrix() -> None:
     assert all(issubclass(vendor.server, ModelServer) for vendor in VENDORS)
 
 
-def test_what_slips_through_is_written_down_and_only_where_the_format_cannot_tell() -> None:
-    """Ours: OpenAI numbers its events and repeats its items; nothing unreadable gets through."""
+def test_known_slips_are_listed_only_for_formats_that_cannot_detect_them() -> None:
+    """Ours: OpenAI numbers its events and repeats its items; unreadable events are always detected."""
     assert OPENAI.slips == {}
     for vendor in (CHAT, ANTHROPIC, GOOGLE):
         assert set(vendor.slips) == {"duplicate", "swap", "drop"}

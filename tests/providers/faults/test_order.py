@@ -1,4 +1,4 @@
-"""Events that come twice, swapped, not at all, or unreadable: each event of a reply in turn."""
+"""Events that are duplicated, swapped, missing or unreadable: each event of a reply in turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = ("duplicate", "swap", "drop", "garbage")
 
 
 def slips_of(played: Played) -> set[str]:
-    """Return what is wrong with the outcome of a turn, in the terms of the vendors' table."""
+    """Return the damage in the outcome of a turn, in the terms of the vendors' table."""
     reply = next(one for one in played.result.messages if isinstance(one, AssistantMessage))
     written = Counter(played.desk.written)
     found = {
@@ -34,7 +34,7 @@ def slips_of(played: Played) -> set[str]:
 
 
 def check_that_only_whole_calls_ran(played: Played) -> None:
-    """Check that every call was written once unchanged, or was reported as unreadable."""
+    """Check that every call was written once and unchanged, or was reported as unreadable."""
     results = [one for one in played.result.messages if isinstance(one, ToolMessage)]
     told = [one.error.code for one in results if one.error is not None]
     assert set(told) <= {Code.INVALID_ARGUMENT}
@@ -44,7 +44,7 @@ def check_that_only_whole_calls_ran(played: Played) -> None:
 
 
 async def slips(vendor: Vendor, kind: str) -> set[str]:
-    """Return what gets through if each event in turn is disordered in this way."""
+    """Return the damage that goes unnoticed if each event in turn is disordered in this way."""
     count = len(vendor.blocks())
     found: set[str] = set()
     for at in range(count - 1 if kind == "swap" else count):
@@ -59,7 +59,7 @@ async def slips(vendor: Vendor, kind: str) -> set[str]:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @cell("order")
-def test_disorder_ends_in_the_right_reply_or_a_failure_and_the_exceptions_are_known(
+def test_disordered_events_yield_the_right_reply_or_fail_except_for_the_known_slips(
     vendor: Vendor, kind: str
 ) -> None:
     """Seed: events may be malformed, duplicated or out of order; no partial tool call runs."""
@@ -72,7 +72,7 @@ def test_disorder_ends_in_the_right_reply_or_a_failure_and_the_exceptions_are_kn
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_calls_without_ids_can_be_made_twice_and_nothing_worse(kind: str) -> None:
+def test_calls_without_ids_may_run_twice_but_nothing_worse_happens(kind: str) -> None:
     """Ours: models of Google's second generation cannot distinguish a repeated call from two calls."""
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""One provider, used by many at once."""
+"""One provider, used by many sessions at once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 SESSIONS = 6
 
 
-def of_the_asker(request: SeenRequest) -> Reply:
-    """Return a reply with the asker's name in every part: first a call, then the end."""
+def reply_naming_the_caller(request: SeenRequest) -> Reply:
+    """Return a reply with the caller's name in every part: first a call, then the end."""
     body = repr(request.body)
     (name,) = set(re.findall(r"for (\w\d)\b", body))
     if "is written" in body:
@@ -41,7 +41,7 @@ async def one_session(runtime: Runtime, stage: Stage, model: HttpModel, name: st
 
 
 @cell("shared")
-def test_sessions_of_two_runtimes_share_a_provider_through_a_storm(vendor: Vendor) -> None:
+def test_sessions_of_two_runtimes_share_a_provider_while_calls_fail(vendor: Vendor) -> None:
     """Ours: every second call fails, and no session gets another session's reply."""
     faults = (
         faulty(cut_at=300),
@@ -54,7 +54,7 @@ def test_sessions_of_two_runtimes_share_a_provider_through_a_storm(vendor: Vendo
     async def scene() -> None:
         first, second = Stage(), Stage()
         async with (
-            answering(vendor, of_the_asker)(replies) as server,
+            answering(vendor, reply_naming_the_caller)(replies) as server,
             first.runtime() as here,
             second.runtime() as there,
         ):
@@ -75,7 +75,7 @@ def test_sessions_of_two_runtimes_share_a_provider_through_a_storm(vendor: Vendo
 
 @cell("shared-loops")
 def test_two_event_loops_share_a_provider(vendor: Vendor) -> None:
-    """Ours: connections belong to a loop, and end with it."""
+    """Ours: connections belong to an event loop, and close with it."""
 
     async def scene() -> None:
         middle = sum(map(len, vendor.blocks())) // 2

@@ -1,4 +1,4 @@
-"""Replies that are large: a megabyte of arguments, a hundred thousand chunks."""
+"""Large replies: a megabyte of arguments, a hundred thousand chunks."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _many_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("_many_deltas")
 @cell("big-arguments")
-def test_a_megabyte_of_arguments_arrives_as_it_was_sent(vendor: Vendor) -> None:
-    """Seed: tool arguments may have 1 MB."""
+def test_a_megabyte_of_arguments_arrives_unchanged(vendor: Vendor) -> None:
+    """Seed: tool arguments may be 1 MB long."""
 
     async def scene() -> None:
         began = time.process_time()

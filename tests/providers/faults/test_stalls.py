@@ -19,7 +19,7 @@ SOON, LATE = 0.1, 60.0
 
 
 def stalled(vendor: Vendor, where: str) -> tuple[ServedReply, Deadlines, str]:
-    """Return a reply that stalls there, the deadline that ends it, and the error."""
+    """Return a reply that stalls at this point, the deadline that ends it, and the error."""
     size = sum(map(len, vendor.blocks()))
     first = Deadlines(first_byte_s=SOON, between_chunks_s=LATE)
     between = Deadlines(first_byte_s=LATE, between_chunks_s=SOON)
@@ -36,8 +36,8 @@ def stalled(vendor: Vendor, where: str) -> tuple[ServedReply, Deadlines, str]:
     "where", ["before the headers", "before the first byte", "in the middle", "anywhere"]
 )
 @cell("stall")
-def test_a_deadline_ends_a_stall_with_an_error_worth_another_try(vendor: Vendor, where: str) -> None:
-    """Seed: there are deadlines for the first byte, between chunks and for the whole."""
+def test_a_deadline_ends_a_stall_with_a_retryable_error(vendor: Vendor, where: str) -> None:
+    """Seed: there are deadlines for the first byte, between chunks and for the whole reply."""
     reply, deadlines, words = stalled(vendor, where)
 
     async def scene() -> None:
@@ -62,8 +62,8 @@ def impatient(vendor: Vendor, server: ModelServer) -> HttpModel:
 
 
 @cell("stall-after-end")
-def test_a_stall_after_the_last_word_costs_nothing_of_the_reply(vendor: Vendor) -> None:
-    """Ours: the vendor's last event ends a reply; even a token count after it is not needed."""
+def test_a_stall_after_the_last_event_does_not_lose_the_reply(vendor: Vendor) -> None:
+    """Ours: the vendor's last event ends a reply; a token count after it is not required."""
     blocks = vendor.blocks()
     told = sum(map(len, blocks[: len(blocks) - vendor.last + 1]))
 

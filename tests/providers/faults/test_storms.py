@@ -1,4 +1,4 @@
-"""Servers that refuse, once, often, or for ever."""
+"""Servers that refuse requests once, repeatedly, or for ever."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refusal(status: int, **headers: str) -> ServedReply:
 
 
 def waits_of(vendor: Vendor) -> dict[str, ServedReply]:
-    """Return refusals that ask for seven seconds, in every form that the vendor knows."""
+    """Return refusals that ask for a wait of seven seconds, in every form that the vendor uses."""
     found = {
         "seconds": refusal(429, retry_after=str(WAIT_S)),
         "fraction": refusal(503, retry_after=f"{WAIT_S - 1}.5"),
@@ -55,8 +55,8 @@ def stopped(played: Played) -> Stopped:
 
 @pytest.mark.parametrize("status", STATUSES)
 @cell("storm")
-def test_a_turn_gets_through_refusals_that_pass(vendor: Vendor, status: int) -> None:
-    """Seed: 429 and 500 responses are retried with growing delays, and each failure is reported."""
+def test_a_turn_recovers_from_temporary_refusals(vendor: Vendor, status: int) -> None:
+    """Seed: 429 and 5xx responses are retried with growing delays, and each failure is reported."""
 
     async def scene() -> None:
         played = await turn(vendor, [refusal(status), refusal(status), REPLY, refusal(status), DONE])
@@ -74,8 +74,8 @@ def test_a_turn_gets_through_refusals_that_pass(vendor: Vendor, status: int) -> 
 
 
 @cell("storm-waits")
-def test_what_the_vendor_asks_to_wait_is_waited(vendor: Vendor) -> None:
-    """Seed: retries honour Retry-After, in whatever form it comes."""
+def test_the_delay_that_the_vendor_asks_for_is_observed(vendor: Vendor) -> None:
+    """Seed: retries honour Retry-After in each of its forms."""
 
     async def scene() -> None:
         for form, reply in waits_of(vendor).items():
@@ -88,8 +88,8 @@ def test_what_the_vendor_asks_to_wait_is_waited(vendor: Vendor) -> None:
     play(scene())
 
 
-def test_who_says_in_its_body_how_long_to_wait_is_known() -> None:
-    """Ours: Anthropic and compatible servers report it only in a header."""
+def test_only_vendors_that_put_the_delay_in_the_body_have_a_wait_body() -> None:
+    """Ours: Anthropic and compatible servers send it only in a header."""
     assert ANTHROPIC.wait_body is None
     assert CHAT.wait_body is None
 
@@ -115,8 +115,8 @@ def test_endless_refusals_stop_the_turn_after_the_allowed_attempts(vendor: Vendo
 
 
 @cell("storm-budget")
-def test_a_wait_that_there_is_no_time_for_ends_the_turn_at_once(vendor: Vendor) -> None:
-    """Seed: retries stay in the budget; a wait is never shortened to fit it."""
+def test_a_delay_that_exceeds_the_budget_ends_the_turn_at_once(vendor: Vendor) -> None:
+    """Seed: retries stay within the budget; a delay is never shortened to fit it."""
 
     async def scene() -> None:
         long = await turn(vendor, [refusal(429, retry_after="3600"), REPLY])
@@ -135,7 +135,7 @@ def test_a_wait_that_there_is_no_time_for_ends_the_turn_at_once(vendor: Vendor) 
 
 
 @cell("storm-mixed")
-def test_whatever_fails_counts_as_an_attempt(vendor: Vendor) -> None:
+def test_every_kind_of_failure_counts_as_an_attempt(vendor: Vendor) -> None:
     """Seed: refusals and broken streams share one budget of attempts."""
 
     async def scene() -> None:
@@ -153,8 +153,8 @@ def test_whatever_fails_counts_as_an_attempt(vendor: Vendor) -> None:
 
 
 @cell("error-event")
-def test_an_error_in_the_stream_is_reported_and_what_came_before_is_retracted(vendor: Vendor) -> None:
-    """Seed: an error event in the stream has the vendor's message, without the key."""
+def test_an_error_in_the_stream_is_reported_and_streamed_text_is_retracted(vendor: Vendor) -> None:
+    """Seed: the error has the vendor's message without the key."""
     words = f"We are overloaded, {vendor.key}."
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""Gemini's refusals: whether to retry, and when."""
+"""Gemini's error responses: whether to retry, and when."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def quota(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("listed", [False, True])
-def test_a_limit_of_the_minute_says_when_to_come_back(listed: bool) -> None:
-    """Ours: the delay is honoured, and streaming endpoints put the error into a list."""
+def test_a_limit_per_minute_names_the_delay_before_a_retry(listed: bool) -> None:
+    """Ours: the delay is honoured; streaming endpoints wrap the error in a list."""
     minute = quota("GenerateRequestsPerMinutePerProjectPerModel-FreeTier")
     told = said(429, "You exceeded your current quota.", "RESOURCE_EXHAUSTED", minute, WAIT, listed=listed)
     assert told == ErrorReport("You exceeded your current quota.", Code.RATE_LIMITED, True, 37_000)
 
 
 @pytest.mark.parametrize("delay", ["20.5s", "20.500000001s"])
-def test_a_delay_may_have_fractions(delay: str) -> None:
+def test_a_delay_may_have_a_fraction(delay: str) -> None:
     """Ours: Google writes durations with fractions."""
     told = said(429, "Slow down.", "RESOURCE_EXHAUSTED", {**WAIT, "retryDelay": delay})
     assert told.retry_after_ms == 20_500
 
 
-def test_a_delay_may_be_in_the_words_only() -> None:
+def test_a_delay_may_be_in_the_message_only() -> None:
     """Bug: some responses have no details."""
     assert said(429, "Please retry in 2.25s.", "RESOURCE_EXHAUSTED").retry_after_ms == 2_250
 
@@ -52,16 +52,14 @@ def test_a_delay_may_be_in_the_words_only() -> None:
         ("You exceeded your daily quota.", ()),
     ],
 )
-def test_a_quota_that_is_spent_is_not_worth_another_attempt(
-    message: str, details: tuple[dict[str, Any], ...]
-) -> None:
-    """Ours: such a quota is not retried, although Google names a delay."""
+def test_an_exhausted_quota_is_not_retried(message: str, details: tuple[dict[str, Any], ...]) -> None:
+    """Ours: an exhausted quota does not recover soon, although Google names a delay."""
     assert said(429, message, "RESOURCE_EXHAUSTED", *details) == ErrorReport(
         message, Code.RATE_LIMITED, False
     )
 
 
-def test_too_long_a_prompt_is_an_overflow() -> None:
+def test_a_prompt_that_is_too_long_is_a_context_overflow() -> None:
     """Ours: the session can be compacted; repeating the same call cannot help."""
     words = "The input token count (1054016) exceeds the maximum number of tokens allowed (1048576)."
     assert said(400, words, "INVALID_ARGUMENT") == ErrorReport(words, TurnCode.CONTEXT_OVERFLOW, False)
@@ -81,8 +79,8 @@ def test_too_long_a_prompt_is_an_overflow() -> None:
         (418, "UNKNOWN_STATUS", None),
     ],
 )
-def test_a_status_tells_whether_to_try_again(code: int, status: str, retryable: bool | None) -> None:
-    """Ours: bad keys and bad requests are not retried; None leaves the decision to the status."""
+def test_the_status_decides_whether_to_retry(code: int, status: str, retryable: bool | None) -> None:
+    """Ours: invalid keys and requests are not retried; None leaves the decision to the HTTP status."""
     told = said(code, "Words.", status)
     assert (told.message, told.code, told.retryable) == ("Words.", TurnCode.PROVIDER_ERROR, retryable)
 
@@ -98,6 +96,6 @@ def test_a_status_tells_whether_to_try_again(code: int, status: str, retryable: 
         (b"\xff" * 5000, "�" * 2000 + " ..."),
     ],
 )
-def test_an_answer_of_a_proxy_is_reported_as_it_is(body: bytes, message: str) -> None:
-    """Ours: a response in another format must not raise."""
+def test_an_error_body_in_an_unknown_format_is_quoted(body: bytes, message: str) -> None:
+    """Ours: a proxy's response must not raise a parse error."""
     assert GoogleDialect().read_error(502, body) == ErrorReport(message)

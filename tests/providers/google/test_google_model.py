@@ -52,7 +52,7 @@ def calls(*made: tuple[str, dict[str, Any]], **more: Any) -> Reply:
 def served(
     *replies: Served, model: str = NEWER, play: Callable[[GoogleServer, GoogleModel], Awaitable[None]]
 ) -> GoogleServer:
-    """Run a model with its server; the server reports afterwards what it received."""
+    """Run a model against its server; return what the server received."""
 
     async def main() -> GoogleServer:
         async with GoogleServer(replies) as server:
@@ -67,7 +67,7 @@ def served(
 
 
 def read(*replies: Served, model: str = NEWER, **request: Any) -> tuple[list[ModelDelta], GoogleServer]:
-    """Return everything that answers one question."""
+    """Return all deltas that answer one question."""
     deltas: list[ModelDelta] = []
 
     async def play(server: GoogleServer, google: GoogleModel) -> None:
@@ -83,7 +83,7 @@ def parts(server: GoogleServer, request: int, content: int) -> list[dict[str, An
     return found
 
 
-def test_a_reply_streams_and_ends_with_its_evidence() -> None:
+def test_a_reply_streams_and_ends_with_its_metadata() -> None:
     """Ours: text is streamed, then the model, the response id and the usage are reported."""
     usage = {"input": 40, "cache_read": 60, "output": 37, "reasoning": 30}
     deltas, server = read({"chunks": ["Hel", "lo."], "usage": usage})
@@ -113,8 +113,8 @@ def test_an_agent_calls_tools_in_parallel_and_answers(model: str) -> None:
     assert [("thoughtSignature" in part) for part in parts(server, 1, 1)] == [model == NEWER, False, False]
 
 
-def test_thoughts_are_shown_and_signatures_sent_back_over_several_steps() -> None:
-    """Ours: every reply of the turn goes back unchanged, which the server checks part by part."""
+def test_thoughts_are_shown_and_signatures_are_sent_back_over_several_steps() -> None:
+    """Ours: every reply of the turn is sent back unchanged, which the server checks part by part."""
 
     async def play(server: GoogleServer, google: GoogleModel) -> None:
         agent = Agent(google, tools=[order], settings={"reasoning": "low"})
@@ -140,7 +140,7 @@ def test_thoughts_are_shown_and_signatures_sent_back_over_several_steps() -> Non
 
 
 def test_thoughts_arrive_as_reasoning() -> None:
-    """Ours: thoughts are requested by a setting, and streamed apart from the text."""
+    """Ours: thoughts are requested by a setting, and streamed separately from the text."""
     deltas, _ = read(Reply(text="4", reasoning="2 and 2"), settings={"reasoning": "high"})
     thought = [delta.text for delta in deltas if isinstance(delta, ReasoningArrived)]
     assert "".join(thought) == "2 and 2"
@@ -148,7 +148,7 @@ def test_thoughts_arrive_as_reasoning() -> None:
 
 
 def test_signatures_of_one_model_are_not_sent_to_another() -> None:
-    """Ours: reasoning goes back only where provider, endpoint and model match."""
+    """Ours: reasoning is sent back only if provider, endpoint and model match."""
     kept: list[AssistantMessage] = []
 
     async def asks(server: GoogleServer, google: GoogleModel) -> None:
@@ -168,8 +168,8 @@ def test_signatures_of_one_model_are_not_sent_to_another() -> None:
 
 
 @pytest.mark.parametrize(("model", "tools"), [(NEWER, [order]), (OLDER, [order]), (OLDER, [])])
-def test_an_answer_has_the_type_that_was_asked_for(model: str, tools: list[Any]) -> None:
-    """Ours: the vendor's JSON mode is used, and a description where it excludes tools."""
+def test_an_answer_has_the_requested_type(model: str, tools: list[Any]) -> None:
+    """Ours: the vendor's JSON mode is used, or a description in the prompt where JSON mode excludes tools."""
 
     async def play(server: GoogleServer, google: GoogleModel) -> None:
         result = await Agent(google, tools=tools, output_type=Late).run("Which one?")
@@ -184,7 +184,7 @@ def test_an_answer_has_the_type_that_was_asked_for(model: str, tools: list[Any])
 
 
 def test_an_image_and_a_file_reach_the_model() -> None:
-    """Ours: the bytes are stored once by their digest, and sent inline."""
+    """Ours: the bytes are stored once by digest, and sent inline."""
 
     async def play(server: GoogleServer, google: GoogleModel) -> None:
         notes = Attachment(b"late", "text/plain", "notes.txt")
@@ -197,8 +197,8 @@ def test_an_image_and_a_file_reach_the_model() -> None:
     assert sent[2] == {"text": "[file notes.txt]\nlate"}
 
 
-def test_a_turn_that_waited_is_resumed_by_another_process_with_its_signatures(tmp_path: Path) -> None:
-    """Ours: signatures survive on disk, and the server accepts them."""
+def test_another_process_resumes_a_waiting_turn_with_its_signatures(tmp_path: Path) -> None:
+    """Ours: signatures are stored, and the server accepts them afterwards."""
 
     async def play(server: GoogleServer, google: GoogleModel) -> None:
         async with Runtime(tmp_path / "standfast.db") as runtime:
@@ -214,7 +214,7 @@ def test_a_turn_that_waited_is_resumed_by_another_process_with_its_signatures(tm
     assert "thoughtSignature" in parts(server, 1, 1)[0]
 
 
-def test_a_cancelled_turn_hangs_up_in_the_middle_of_the_stream() -> None:
+def test_a_cancelled_turn_disconnects_in_the_middle_of_the_stream() -> None:
     """Ours: closing the iterator ends the call at once; the server sees the connection close."""
 
     async def play(server: GoogleServer, google: GoogleModel) -> None:
@@ -232,7 +232,7 @@ def test_a_cancelled_turn_hangs_up_in_the_middle_of_the_stream() -> None:
     served(ServedReply(text="So far so", chunk_size=3, fault=Fault(stall_at=300)), "Here.", play=play)
 
 
-def test_a_reply_ends_although_the_connection_stays_open() -> None:
+def test_a_reply_ends_even_if_the_connection_stays_open() -> None:
     """Ours: the finish reason ends a reply, whatever the server does afterwards."""
     end_of_stream = 10**6
     deltas, server = read(ServedReply(text="Hello.", fault=Fault(stall_at=end_of_stream)))
@@ -240,7 +240,7 @@ def test_a_reply_ends_although_the_connection_stays_open() -> None:
     assert server.stalled.is_set()
 
 
-def test_a_stream_without_a_finish_reason_has_failed() -> None:
+def test_a_stream_without_a_finish_reason_is_a_failure() -> None:
     """Ours: a truncated reply is discarded and retried."""
     with pytest.raises(ModelError) as caught:
         read(ServedReply(text="Hello.", fault=Fault(order="drop:1")))
@@ -248,7 +248,7 @@ def test_a_stream_without_a_finish_reason_has_failed() -> None:
 
 
 def test_a_malformed_call_never_runs() -> None:
-    """Ours: Gemini reports a malformed call itself."""
+    """Ours: Gemini itself reports a malformed call."""
     bad = Reply(tool_calls=(ScriptedCall(name="order", arguments='{"order_id": '),))
     with pytest.raises(ModelError, match="MALFORMED_FUNCTION_CALL") as caught:
         read(bad)
@@ -263,7 +263,7 @@ def test_a_malformed_call_never_runs() -> None:
         (Reply(stop_reason="refusal"), "refusal", "The prompt was blocked: PROHIBITED_CONTENT."),
     ],
 )
-def test_a_reply_says_why_it_stopped(reply: Reply, stop_reason: str, text: str) -> None:
+def test_a_reply_has_a_stop_reason_and_a_text(reply: Reply, stop_reason: str, text: str) -> None:
     """Ours: stop reasons are the port's, and there is always a text."""
     deltas, _ = read(reply)
     end = deltas[-1]
@@ -272,7 +272,7 @@ def test_a_reply_says_why_it_stopped(reply: Reply, stop_reason: str, text: str) 
     assert "".join(delta.text for delta in deltas if isinstance(delta, TextArrived)) == text
 
 
-def test_a_limit_is_reported_with_its_delay_and_without_the_key() -> None:
+def test_a_rate_limit_is_reported_with_its_delay_and_without_the_key() -> None:
     """Ours: the error has Google's message and delay, but no secret."""
     wait = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "37s"}
     said = {"code": 429, "message": f"Too fast, {KEY}.", "status": "RESOURCE_EXHAUSTED", "details": [wait]}
@@ -285,7 +285,7 @@ def test_a_limit_is_reported_with_its_delay_and_without_the_key() -> None:
     assert KEY not in str(error) + repr(error)
 
 
-def test_too_long_a_prompt_is_an_overflow() -> None:
+def test_a_prompt_that_is_too_long_is_a_context_overflow() -> None:
     """Ours: the session can then be compacted."""
     words = "The input token count (1054016) exceeds the maximum number of tokens allowed (1048576)."
     with pytest.raises(ModelError) as caught:
@@ -293,7 +293,7 @@ def test_too_long_a_prompt_is_an_overflow() -> None:
     assert (caught.value.code, caught.value.retryable) == (TurnCode.CONTEXT_OVERFLOW, False)
 
 
-def test_the_key_and_the_address_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_and_the_base_url_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: the usual variables are read; without a key the error names the variable."""
     for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GEMINI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""Google's SDK against our server, which shows that the server speaks as Gemini does."""
+"""Google's SDK against our server, which shows that the server behaves like Gemini."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOOKUP = Reply(
 
 def talk(*replies: Served, say: Callable[[AsyncClient, GoogleServer], Awaitable[None]]) -> GoogleServer:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the SDK's own, at import and at the end
+        warnings.simplefilter("ignore")  # warnings of the SDK itself, at import and at exit
         from google import genai
 
         async def main() -> GoogleServer:
@@ -53,8 +53,8 @@ def talk(*replies: Served, say: Callable[[AsyncClient, GoogleServer], Awaitable[
         return asyncio.run(main())
 
 
-def test_the_sdk_reads_a_whole_answer() -> None:
-    """Ours: text, reason, tokens, the model and the id of the response."""
+def test_the_sdk_reads_a_whole_response() -> None:
+    """Ours: the response has text, finish reason, token counts, model and id."""
 
     async def say(client: AsyncClient, server: GoogleServer) -> None:
         answer = await client.models.generate_content(model=MODEL, contents="Hi.")
@@ -70,7 +70,7 @@ def test_the_sdk_reads_a_whole_answer() -> None:
 
 
 def test_the_sdk_reads_a_stream() -> None:
-    """Ours: a chunk for every piece, and the last one with the reason."""
+    """Ours: every piece is a chunk, and the last one has the finish reason."""
 
     async def say(client: AsyncClient, server: GoogleServer) -> None:
         stream = await client.models.generate_content_stream(model=MODEL, contents="Hi.")
@@ -84,7 +84,7 @@ def test_the_sdk_reads_a_stream() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_the_sdk_calls_functions_and_sends_everything_back_as_it_came(streamed: bool) -> None:
+def test_the_sdk_calls_functions_and_sends_the_reply_back_unchanged(streamed: bool) -> None:
     """Ours: thoughts, signatures, ids and results pass the server's checks, part by part."""
 
     async def say(client: AsyncClient, server: GoogleServer) -> None:
@@ -135,7 +135,7 @@ async def _parts(client: AsyncClient, asked: Any, config: Any, *, streamed: bool
     return [part for part in parts if part.text != ""]
 
 
-def test_the_sdk_asks_for_json_and_sends_media() -> None:
+def test_the_sdk_requests_json_and_sends_media() -> None:
     """Ours: our server accepts the SDK's form of a schema and an image."""
 
     async def say(client: AsyncClient, server: GoogleServer) -> None:
@@ -155,7 +155,7 @@ def test_the_sdk_asks_for_json_and_sends_media() -> None:
 
 
 def test_the_sdk_reads_a_blocked_prompt() -> None:
-    """Ours: there are no candidates, and the feedback has the reason."""
+    """Ours: there are no candidates, and the prompt feedback has the reason."""
 
     async def say(client: AsyncClient, server: GoogleServer) -> None:
         answer = await client.models.generate_content(model=MODEL, contents="Hi.")
@@ -184,7 +184,7 @@ def test_the_sdk_reads_an_error(status: int, name: str) -> None:
     talk(fault, fault, say=say)
 
 
-def test_the_sdk_is_refused_what_gemini_refuses() -> None:
+def test_the_server_refuses_invalid_requests_from_the_sdk() -> None:
     """Ours: a call without its result is refused."""
 
     async def say(client: AsyncClient, server: GoogleServer) -> None:

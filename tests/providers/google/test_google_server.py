@@ -39,7 +39,7 @@ def contents(*given: dict[str, Any], **more: Any) -> dict[str, Any]:
         contents(HI, generation_config={"thinking_config": {"thinking_budget": 0}}),
     ],
 )
-def test_what_gemini_takes_is_taken(body: dict[str, Any]) -> None:
+def test_valid_requests_are_accepted(body: dict[str, Any]) -> None:
     """Ours: both spellings of the fields are accepted."""
     assert refused(body) is None
 
@@ -111,14 +111,14 @@ def test_what_gemini_takes_is_taken(body: dict[str, Any]) -> None:
         (contents(HI, generationConfig={"thinkingConfig": {"thinkingLevel": "LOW"}}), "not supported"),
     ],
 )
-def test_what_gemini_refuses_is_refused(body: Any, problem: str) -> None:
+def test_invalid_requests_are_refused(body: Any, problem: str) -> None:
     """Ours: the table has each rule that our requests could break."""
     with pytest.raises(AssertionError, match=problem):
         raise AssertionError(refused(body))
 
 
-def test_models_differ_in_what_they_refuse() -> None:
-    """Ours: a newer model requires its signatures, and a Pro model always thinks."""
+def test_rules_differ_between_models() -> None:
+    """Ours: newer models require their signatures, and Pro models always think."""
     newer = {"model": "gemini-3-flash-preview"}
     skipped = {**CALL, "thoughtSignature": "skip_thought_signature_validator"}
     assert "missing a thought_signature" in str(refused(contents(HI, CALLED, ANSWERED), **newer))
@@ -133,8 +133,8 @@ def test_models_differ_in_what_they_refuse() -> None:
     assert "Budget 0" in str(refused(none, model="gemini-2.5-pro"))
 
 
-def test_a_request_must_name_a_model_show_a_key_and_ask_for_events() -> None:
-    """Ours: the address and the header are part of the format."""
+def test_a_request_needs_a_model_in_its_path_a_key_and_an_event_stream() -> None:
+    """Ours: the URL and the headers are part of the format."""
     assert "not found" in str(refused(contents(HI), path="/v1beta/models/m:countTokens"))
     assert "unregistered callers" in str(refused(contents(HI), key=""))
     assert "alt=sse" in str(refused(contents(HI), path="/v1beta/models/m:streamGenerateContent"))

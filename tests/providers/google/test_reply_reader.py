@@ -1,4 +1,4 @@
-"""Gemini's stream of chunks: text, thoughts, calls, ends and failures."""
+"""Gemini's stream of chunks: text, thoughts, calls, finish reasons and failures."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def call(name: str, args: dict[str, Any] | None = None, **more: Any) -> dict[str
     return {"functionCall": made if call_id is None else {**made, "id": call_id}, **more}
 
 
-def test_text_comes_piece_by_piece_and_whole_at_the_end() -> None:
+def test_text_is_streamed_and_the_reply_ends_with_the_whole_text() -> None:
     """Ours: the reply has the text that was streamed."""
     deltas = read(chunk(text("Hel")), chunk(text("lo")), chunk(text("."), finish="STOP"))
     assert deltas[:3] == [TextArrived("Hel"), TextArrived("lo"), TextArrived(".")]
     assert deltas[3] == ReplyEnded(text="Hello.", model="gemini-3-flash", usage=Usage(calls=1))
 
 
-def test_the_end_names_the_serving_model_and_the_usage() -> None:
-    """Ours: of five buckets, input excludes cached tokens and output includes thoughts."""
+def test_the_end_has_the_served_model_and_the_usage() -> None:
+    """Ours: usage has five buckets; input excludes cached tokens and output includes thoughts."""
     counted = {
         "promptTokenCount": 100,
         "cachedContentTokenCount": 60,
@@ -86,23 +86,23 @@ def test_the_end_names_the_serving_model_and_the_usage() -> None:
     assert (end.model, end.response_id, end.stop_reason) == ("gemini-3-flash-002", "r1", "end")
 
 
-def test_usage_of_an_earlier_chunk_counts_if_the_last_has_none() -> None:
-    """Ours: the reply ends with the finish reason, even if its last chunk has no usage."""
+def test_usage_from_an_earlier_chunk_is_used_if_the_last_chunk_has_none() -> None:
+    """Ours: the finish reason ends the reply, even if its chunk has no usage."""
     counted = {"promptTokenCount": 5, "candidatesTokenCount": 2}
     assert ended(chunk(text("a"), usageMetadata=counted), chunk(finish="STOP")).usage == Usage(
         input=5, output=2, calls=1
     )
 
 
-def test_what_follows_the_end_is_passed_over() -> None:
+def test_chunks_after_the_end_are_ignored() -> None:
     """Ours: a reply ends once, even if a token count or a duplicate follows."""
     last = chunk(text("a"), finish="STOP")
     deltas = read(last, last, {"usageMetadata": {"promptTokenCount": 1}})
     assert [type(delta) for delta in deltas] == [TextArrived, ReplyEnded]
 
 
-def test_calls_come_whole_in_one_chunk_or_in_several() -> None:
-    """Ours: a reply may have several calls, whose arguments keep their text."""
+def test_calls_may_arrive_in_one_chunk_or_in_several() -> None:
+    """Ours: a reply may have several calls, whose arguments keep their original text."""
     end = ended(
         chunk(call("order", {"id": 12}, id="fc-1"), call("order", {"id": 13}, id="fc-2")),
         chunk(call("refund", {"why": "läuft"}, id="fc-3"), finish="STOP"),
@@ -115,8 +115,8 @@ def test_calls_come_whole_in_one_chunk_or_in_several() -> None:
     )
 
 
-def test_a_call_without_id_and_arguments_gets_an_id_from_its_place_and_no_arguments() -> None:
-    """Ours: the id is the same if the reply is read again, and unique in the session."""
+def test_a_call_without_an_id_or_arguments_gets_an_id_from_its_position_and_an_empty_object() -> None:
+    """Ours: the id is the same if the reply is read again, and unique within the session."""
     parts = chunk(call("now"), call("now", None), finish="STOP")
     assert ended(parts).calls == ended(parts).calls
     assert [(made.provider_id, made.arguments) for made in ended(parts).calls] == [
@@ -125,7 +125,7 @@ def test_a_call_without_id_and_arguments_gets_an_id_from_its_place_and_no_argume
     ]
 
 
-def test_arguments_keep_every_digit() -> None:
+def test_numbers_in_arguments_keep_every_digit() -> None:
     """Ours: numbers are not parsed and written again."""
     raw = b'{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":{"n":1.10,"m":1e400}}}]},'
     assert ended(raw + b'"finishReason":"STOP"}]}').calls[0].arguments == '{"n":1.10,"m":1e400}'
@@ -146,8 +146,8 @@ def test_thoughts_stream_as_reasoning() -> None:
     ]
 
 
-def test_a_signature_is_kept_with_the_part_that_it_came_with() -> None:
-    """Ours: Gemini 3 refuses a call that comes back without its signature."""
+def test_a_signature_is_kept_with_its_part() -> None:
+    """Ours: Gemini 3 refuses a call that is sent back without its signature."""
     end = ended(
         chunk(text("I look"), text(" it up.")),
         chunk(call("order", {"id": 1}, id="a", thoughtSignature="c2lnMQ==")),
@@ -163,7 +163,7 @@ def test_a_signature_is_kept_with_the_part_that_it_came_with() -> None:
     ]
 
 
-def test_a_signed_thought_and_a_part_that_is_only_a_signature_are_kept_as_well() -> None:
+def test_signed_thoughts_and_signature_only_parts_are_kept_too() -> None:
     """Ours: Gemini signs the first or the last part of a reply, whatever that is."""
     end = ended(
         chunk(text("Hm", thought=True), text("m.", thought=True, thoughtSignature="dA==")),
@@ -178,7 +178,7 @@ def test_a_signed_thought_and_a_part_that_is_only_a_signature_are_kept_as_well()
     ]
 
 
-def test_a_call_in_pieces_is_not_taken_for_a_whole_one() -> None:
+def test_a_partial_call_is_a_permanent_failure() -> None:
     """Ours: only a special endpoint sends calls in pieces, and a retry would not help."""
     piece = {"functionCall": {"name": "order", "partialArgs": [], "willContinue": True}}
     with pytest.raises(ModelError, match="in pieces") as caught:
@@ -190,18 +190,18 @@ def test_a_call_in_pieces_is_not_taken_for_a_whole_one() -> None:
     ("reason", "stop_reason"),
     [("STOP", "end"), ("MAX_TOKENS", "length"), ("SAFETY", "content_filter"), ("LANGUAGE", "LANGUAGE")],
 )
-def test_a_finish_reason_becomes_the_ports_word(reason: str, stop_reason: str) -> None:
+def test_finish_reasons_are_translated_to_the_ports_stop_reasons(reason: str, stop_reason: str) -> None:
     """Ours: the port's stop reasons are used, and Google's where the port has none."""
     assert ended(chunk(text("So"), finish=reason)).stop_reason == stop_reason
 
 
-def test_a_reason_that_is_not_specified_ends_nothing() -> None:
+def test_an_unspecified_finish_reason_does_not_end_the_reply() -> None:
     """Bug: some endpoints send it in every chunk but the last."""
     assert read(chunk(text("a"), finish="FINISH_REASON_UNSPECIFIED")) == [TextArrived("a")]
 
 
 @pytest.mark.parametrize("reason", ["SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"])
-def test_a_blocked_reply_says_what_was_blocked_if_it_says_nothing_else(reason: str) -> None:
+def test_a_blocked_reply_without_text_names_the_reason(reason: str) -> None:
     """Ours: the user never gets an empty answer."""
     said = f"The reply was blocked: {reason}."
     assert read(chunk(finish=reason))[0] == TextArrived(said)
@@ -209,14 +209,14 @@ def test_a_blocked_reply_says_what_was_blocked_if_it_says_nothing_else(reason: s
     assert ended(chunk(text("So far")), chunk(finish=reason)).text == "So far"
 
 
-def test_calls_of_a_blocked_reply_are_not_made() -> None:
+def test_calls_of_a_blocked_reply_do_not_run() -> None:
     """Ours: content stopped by a filter is not executed."""
     end = ended(chunk(call("order", {"id": 1}, thoughtSignature="cw==")), chunk(finish="SAFETY"))
     assert end.calls == ()
 
 
-def test_a_blocked_prompt_is_a_refusal_in_words() -> None:
-    """Ours: the text is the vendor's message."""
+def test_a_blocked_prompt_is_a_refusal_with_text() -> None:
+    """Ours: the text names the vendor's reason."""
     deltas = read({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "modelVersion": "g"})
     assert deltas[0] == TextArrived("The prompt was blocked: PROHIBITED_CONTENT.")
     end = deltas[1]
@@ -225,8 +225,8 @@ def test_a_blocked_prompt_is_a_refusal_in_words() -> None:
 
 
 @pytest.mark.parametrize("reason", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
-def test_a_malformed_call_is_worth_another_attempt(reason: str) -> None:
-    """Ours: none of such a reply is used."""
+def test_a_malformed_call_is_a_retryable_failure(reason: str) -> None:
+    """Ours: no part of such a reply is used."""
     with pytest.raises(ModelError, match=reason) as caught:
         read(chunk(text("Let me")), chunk(finish=reason))
     assert caught.value.retryable
@@ -241,8 +241,8 @@ def test_a_malformed_call_is_worth_another_attempt(reason: str) -> None:
         ("out of order", True),
     ],
 )
-def test_an_error_in_the_stream_is_a_failure_of_the_call(error: Any, retryable: bool) -> None:
-    """Ours: an incomplete reply is discarded, and the vendor says whether to retry."""
+def test_an_error_in_the_stream_fails_the_call(error: Any, retryable: bool) -> None:
+    """Ours: an incomplete reply is discarded, and the vendor's error decides whether to retry."""
     said = error if isinstance(error, str) else error["message"]
     with pytest.raises(ModelError, match=said) as caught:
         read(chunk(text("Let me")), {"error": error})
@@ -259,15 +259,15 @@ def test_an_error_in_the_stream_is_a_failure_of_the_call(error: Any, retryable: 
         json.dumps(chunk(call("f", {}, id="a"), call("f", {}, id="a"))).encode(),
     ],
 )
-def test_a_stream_that_makes_no_sense_is_worth_another_attempt(broken: bytes) -> None:
-    """Ours: with garbage, a call without a name or a duplicate id, no call runs."""
+def test_an_invalid_chunk_is_a_retryable_failure(broken: bytes) -> None:
+    """Ours: after garbage, a call without a name or a duplicate id, no call runs."""
     with pytest.raises(ModelError, match="is invalid") as caught:
         read(broken)
     assert caught.value.retryable
 
 
-def test_what_is_not_known_and_not_needed_is_passed_over() -> None:
-    """Ours: unknown candidates, parts and fields, nulls, and the end mark of some proxies are ignored."""
+def test_unknown_content_is_ignored() -> None:
+    """Ours: unknown candidates, parts and fields, nulls, and the end marker of some proxies are ignored."""
     strange = {"executableCode": {"code": "1"}, "thoughtSignature": "cw=="}
     other = {"candidates": [{"index": 1, "content": {"parts": [text("no")]}}]}
     nulls = {"candidates": None, "promptFeedback": None, "usageMetadata": None, "error": None}

@@ -1,4 +1,4 @@
-"""The requests to Gemini: exact bodies, and every setting."""
+"""Requests to Gemini: exact bodies, and every setting."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def asking(*calls: ToolCall, text: str = "", reasoning: tuple[Reasoning, ...] = 
     return AssistantMessage(text=text, tool_calls=calls, reasoning=reasoning)
 
 
-def test_a_first_question_is_as_small_as_can_be() -> None:
+def test_a_first_question_is_as_small_as_possible() -> None:
     """Ours: unset settings are not sent."""
     call = called()
     assert call.path == "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse"
@@ -69,7 +69,7 @@ def test_a_first_question_is_as_small_as_can_be() -> None:
     assert GoogleDialect().authorize("key") == {"x-goog-api-key": "key"}
 
 
-def test_a_turn_with_two_calls_is_sent_as_gemini_wants_it() -> None:
+def test_a_turn_with_two_calls_is_sent_in_geminis_form() -> None:
     """Ours: the results of one reply are one content, in the order of the calls."""
     body = called(
         UserMessage(content="Orders 1 and 2?"),
@@ -133,7 +133,7 @@ def test_a_turn_with_two_calls_is_sent_as_gemini_wants_it() -> None:
     }
 
 
-def test_roles_take_turns_and_the_user_begins() -> None:
+def test_roles_alternate_and_the_user_begins() -> None:
     """Ours: Gemini refuses a call that does not come right after a user's turn."""
     first = AssistantMessage(text="Welcome.")
     second = asking(ToolCall(call_id=1, name="now", arguments={}))
@@ -144,7 +144,7 @@ def test_roles_take_turns_and_the_user_begins() -> None:
     assert [len(content["parts"]) for content in sent] == [1, 2, 3]
 
 
-def test_an_id_that_was_made_up_is_not_sent() -> None:
+def test_a_generated_id_is_not_sent() -> None:
     """Ours: an id that Gemini did not assign is not sent to it."""
     sent = contents(
         HELLO,
@@ -159,14 +159,14 @@ def test_an_id_that_was_made_up_is_not_sent() -> None:
     assert sent[2]["parts"][1] == {"functionResponse": {"name": "now", "response": {"result": 2}}}
 
 
-def test_calls_that_another_vendor_gave_one_id_are_both_sent() -> None:
-    """Ours: no call of a history is lost, whichever vendor's model made it."""
+def test_calls_to_which_another_vendor_gave_the_same_id_are_both_sent() -> None:
+    """Ours: no call in the history is lost, whichever vendor's model made it."""
     twin: dict[str, Any] = {"name": "now", "arguments": {}, "provider_id": "toolu_1"}
     sent = contents(HELLO, asking(ToolCall(call_id=1, **twin), ToolCall(call_id=2, **twin)))
     assert sent[1]["parts"] == [{"functionCall": {"id": "toolu_1", "name": "now", "args": {}}}] * 2
 
 
-def test_what_is_shown_of_a_result_is_what_is_sent() -> None:
+def test_shown_replaces_the_result() -> None:
     """Ours: `shown` replaces the result or the error."""
     failed = ErrorObject(code="TOOL_ERROR", message="no")
     sent = contents(
@@ -179,8 +179,8 @@ def test_what_is_shown_of_a_result_is_what_is_sent() -> None:
     assert responses == [{"result": "99 ones"}, {"error": "It did not work."}]
 
 
-def test_arguments_that_were_no_object_are_shown_as_text() -> None:
-    """Ours: an unreadable call is in the history, and Gemini accepts only objects."""
+def test_arguments_that_are_not_an_object_are_sent_as_text() -> None:
+    """Ours: the history may have an unreadable call, and Gemini accepts only objects."""
     sent = contents(HELLO, asking(ToolCall(call_id=1, name="a", raw='{"x": ')))
     assert sent[1]["parts"][0]["functionCall"]["args"] == {"unreadable_arguments": '{"x": '}
 
@@ -203,8 +203,8 @@ def call_part(name: str, number: int, **more: Any) -> dict[str, Any]:
     return {"functionCall": {"id": name, "name": "order", "args": {"id": number}}, **more}
 
 
-def test_signatures_go_back_in_the_parts_they_came_with() -> None:
-    """Ours: the reply is sent back part by part as it came."""
+def test_signatures_are_sent_back_in_their_parts() -> None:
+    """Ours: the reply is sent back part by part, unchanged."""
     assert contents(HELLO, signed_reply())[1]["parts"] == [
         {"text": "Hmm, ", "thought": True, "thoughtSignature": "dDE="},
         {"text": "I "},
@@ -215,8 +215,8 @@ def test_signatures_go_back_in_the_parts_they_came_with() -> None:
     ]
 
 
-def test_signatures_do_not_go_elsewhere() -> None:
-    """Ours: another model or endpoint gets only the text and the calls."""
+def test_signatures_are_not_sent_to_another_model_or_endpoint() -> None:
+    """Ours: other models get only the text and the calls."""
     plain = [{"text": "I look."}, call_part("a", 1), call_part("b", 2)]
     other = "google https://example.test gemini-2.5-pro"
     assert contents(HELLO, signed_reply(), origin=other)[1]["parts"] == plain
@@ -224,7 +224,7 @@ def test_signatures_do_not_go_elsewhere() -> None:
     assert contents(HELLO, foreign)[1]["parts"] == [{"text": "Hi."}]
 
 
-def test_changed_words_go_without_signatures_and_the_calls_keep_theirs() -> None:
+def test_redacted_text_is_sent_without_its_signature_but_calls_keep_theirs() -> None:
     """Ours: a plugin that redacts text must not make Gemini refuse the call."""
     reply = signed_reply()
     changed = AssistantMessage(text="I ****.", tool_calls=reply.tool_calls, reasoning=reply.reasoning)
@@ -235,8 +235,8 @@ def test_changed_words_go_without_signatures_and_the_calls_keep_theirs() -> None
     ]
 
 
-def test_media_go_inline_and_texts_as_text() -> None:
-    """Ours: images, PDF, audio and video are sent as base64, text as text."""
+def test_media_is_sent_inline_and_text_as_text() -> None:
+    """Ours: images, PDF, audio and video are sent as base64."""
     parts = (
         TextPart(text="Look:"),
         TextPart(text=""),
@@ -271,14 +271,14 @@ def test_an_attachment_that_cannot_be_sent_is_refused(
         called(UserMessage(content=(part,)), media=media)
 
 
-def test_nothing_to_say_is_refused() -> None:
+def test_a_request_without_content_is_refused() -> None:
     """Ours: Gemini accepts no request without contents."""
     with pytest.raises(InvalidArgument, match="every message is empty"):
         called(UserMessage(content=""))
 
 
-def test_every_setting_has_its_place() -> None:
-    """Ours: the settings of the port are translated to Gemini's."""
+def test_every_setting_is_translated() -> None:
+    """Ours: the port's settings are sent under Gemini's names."""
     assert config(temperature=0.0, top_p=0.9, top_k=5, max_tokens=100, stop=["END"], seed=4) == {
         "temperature": 0.0,
         "topP": 0.9,
@@ -317,13 +317,13 @@ def test_reasoning_is_a_level_or_a_budget(model: str, reasoning: Any, sent: dict
         ("order", {"mode": "ANY", "allowedFunctionNames": ["order"]}),
     ],
 )
-def test_a_tool_choice_is_a_mode(choice: str, sent: dict[str, Any]) -> None:
-    """Ours: the port's choices are translated to Gemini's."""
+def test_tool_choice_is_translated_to_a_mode(choice: str, sent: dict[str, Any]) -> None:
+    """Ours: the setting is the same for all providers."""
     body = called(tools=(ORDER,), settings={"tool_choice": choice}).body
     assert body["toolConfig"] == {"functionCallingConfig": sent}
 
 
-def test_a_choice_of_no_tool_is_refused() -> None:
+def test_a_tool_choice_that_names_no_tool_is_refused() -> None:
     """Ours: a misspelt tool name is refused before anything is sent."""
     with pytest.raises(InvalidArgument, match="'oder' is not a tool"):
         called(tools=(ORDER,), settings={"tool_choice": "oder"})
@@ -332,7 +332,7 @@ def test_a_choice_of_no_tool_is_refused() -> None:
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
-def test_an_output_schema_is_sent_as_such() -> None:
+def test_an_output_schema_is_sent_unchanged() -> None:
     """Ours: the vendor's JSON-schema mode is used."""
     bound = {"responseMimeType": "application/json", "responseJsonSchema": SCHEMA}
     assert called(output_schema=SCHEMA).body["generationConfig"] == bound
@@ -340,8 +340,8 @@ def test_an_output_schema_is_sent_as_such() -> None:
     assert both["generationConfig"] == bound
 
 
-def test_an_older_model_with_tools_gets_the_schema_in_words() -> None:
-    """Bug: before the third generation, functions exclude a JSON answer."""
+def test_an_older_model_with_tools_gets_the_schema_in_the_prompt() -> None:
+    """Bug: before the third generation, function calling and JSON mode exclude each other."""
     body = called(output_schema=SCHEMA, tools=(ORDER,), instructions="Be kind.").body
     assert "generationConfig" not in body
     told = body["systemInstruction"]["parts"][0]["text"]
@@ -349,7 +349,7 @@ def test_an_older_model_with_tools_gets_the_schema_in_words() -> None:
     assert '"n"' in told
 
 
-def test_a_schema_is_changed_only_where_gemini_would_not_take_it() -> None:
+def test_a_schema_is_changed_only_where_gemini_would_refuse_it() -> None:
     """Ours: the meaning is preserved, and a property may have the name of a keyword."""
     given = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -382,16 +382,16 @@ def test_a_schema_is_changed_only_where_gemini_would_not_take_it() -> None:
     }
 
 
-def test_a_tool_that_takes_no_object_is_offered_without_parameters() -> None:
-    """Ours: a Gemini function has an object of parameters."""
+def test_a_tool_without_an_object_schema_is_offered_without_parameters() -> None:
+    """Ours: Gemini's functions accept only an object of parameters."""
     body = called(tools=(Capability(name="now", description=""),)).body
     assert body["tools"] == [
         {"functionDeclarations": [{"name": "now", "parametersJsonSchema": {"type": "object"}}]}
     ]
 
 
-def test_a_models_name_cannot_leave_its_place_in_the_path() -> None:
-    """Ours: a name is quoted in the URL; a tuned model names its collection."""
+def test_a_model_name_cannot_escape_its_path_segment() -> None:
+    """Ours: the name is quoted in the URL; a tuned model names its collection."""
     assert called(model="tunedModels/mine-1").path.startswith("/v1beta/tunedModels/mine-1:stream")
     assert called(model="a?b#c").path.startswith("/v1beta/models/a%3Fb%23c:stream")
 
@@ -414,6 +414,6 @@ UNION: dict[str, Any] = {
 }
 
 
-def test_a_union_of_models_is_sent_as_such() -> None:
-    """Ours: Gemini takes `anyOf` at the root."""
+def test_a_union_of_object_types_is_sent_unchanged() -> None:
+    """Ours: Gemini accepts `anyOf` at the root."""
     assert called(output_schema=UNION).body["generationConfig"]["responseJsonSchema"] == UNION

@@ -1,4 +1,4 @@
-"""A minimal dialect and server, to test what all vendors share."""
+"""A minimal dialect and server, to test the behaviour that all vendors share."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def heard(model: HttpModel, request: ModelRequest = ASKED) -> list[ModelDe
 
 
 async def text_of(model: HttpModel, request: ModelRequest = ASKED) -> str:
-    """Return the text of a reply, which its deltas must add up to."""
+    """Return the text of a reply, and check that its deltas add up to it."""
     *pieces, ended = await heard(model, request)
     assert isinstance(ended, ReplyEnded)
     assert ended.text == "".join(piece.text for piece in pieces)
@@ -101,7 +101,7 @@ async def failure_of(model: HttpModel, request: ModelRequest = ASKED) -> ModelEr
 
 
 def everything_about(error: BaseException) -> str:
-    """Return everything that an exception and its chain say."""
+    """Return all text of an exception and its chain."""
     said = [repr(error), str(error), repr(vars(error))]
     for other in (error.__cause__, error.__context__):
         if other is not None:

@@ -1,4 +1,4 @@
-"""Schemas as the vendor's structured output takes them."""
+"""Schemas in the form that the vendor's structured output accepts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from standfast.providers.http.schemas import anthropic_schema
 
 
-def test_a_schema_keeps_its_definitions_and_its_words() -> None:
-    """Ours: references stay, a constraint without a native form is stated in the description."""
+def test_definitions_are_kept_and_unsupported_constraints_become_descriptions() -> None:
+    """Ours: references stay; a constraint without a native form is stated in the description."""
     schema = {
         "$ref": "#/$defs/Order",
         "$defs": {
@@ -76,13 +76,13 @@ def test_a_schema_keeps_its_definitions_and_its_words() -> None:
         },
     ],
 )
-def test_what_would_change_its_meaning_has_no_native_form(schema: dict[str, Any]) -> None:
-    """Ours: a map of any keys must not become an object without any."""
+def test_a_schema_whose_meaning_would_change_has_no_native_form(schema: dict[str, Any]) -> None:
+    """Ours: a map with arbitrary keys must not become an object without keys."""
     assert anthropic_schema(schema) is None
 
 
-def test_a_schema_that_was_given_is_left_as_it_is() -> None:
-    """Ours: a schema is sent more than once, so it must not be changed."""
+def test_the_given_schema_is_not_modified() -> None:
+    """Ours: a schema is sent more than once."""
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
     assert anthropic_schema(schema) == anthropic_schema(schema)
     assert schema["required"] == ["n"]

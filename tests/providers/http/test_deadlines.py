@@ -1,4 +1,4 @@
-"""Deadlines for connect, first byte, between chunks and the whole."""
+"""Deadlines for connecting, for the first byte, between chunks and for the whole reply."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 @pytest.mark.parametrize("name", ["connect_s", "first_byte_s", "between_chunks_s", "total_s"])
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
-def test_a_deadline_is_more_than_nothing(name: str, value: float) -> None:
-    """Ours: the value is checked when it is given."""
+def test_a_deadline_must_be_positive(name: str, value: float) -> None:
+    """Ours: the value is checked on construction."""
     with pytest.raises(InvalidArgument, match=name):
         Deadlines(**{name: value})
 
 
-def test_a_server_that_does_not_shake_hands_is_given_up() -> None:
-    """Seed: a deadline for connect."""
+def test_a_server_that_does_not_complete_the_handshake_times_out() -> None:
+    """Seed: there is a deadline for connecting."""
 
     async def test() -> None:
         async with PlainServer(["never"]) as server:
@@ -46,8 +46,8 @@ def test_a_server_that_does_not_shake_hands_is_given_up() -> None:
     run(test)
 
 
-def test_a_server_that_takes_the_request_and_says_nothing_is_given_up() -> None:
-    """Seed: a deadline for the first byte."""
+def test_a_server_that_accepts_the_request_but_sends_nothing_times_out() -> None:
+    """Seed: there is a deadline for the first byte."""
 
     async def test() -> None:
         async with PlainServer([ServedReply(text="late", delay_ms=60_000)]) as server:
@@ -62,8 +62,8 @@ def test_a_server_that_takes_the_request_and_says_nothing_is_given_up() -> None:
     run(test)
 
 
-def test_headers_without_a_body_are_no_first_byte() -> None:
-    """Ours: many servers send their headers at once, and compute afterwards."""
+def test_headers_without_a_body_do_not_count_as_the_first_byte() -> None:
+    """Ours: many servers send their headers at once and compute afterwards."""
 
     async def test() -> None:
         async with PlainServer([ServedReply(text="late", fault=Fault(stall_at=0))]) as server:
@@ -76,8 +76,8 @@ def test_headers_without_a_body_are_no_first_byte() -> None:
     run(test)
 
 
-def test_a_stream_that_stalls_is_given_up_and_its_connection_closed() -> None:
-    """Seed: a deadline between chunks."""
+def test_a_stalled_stream_times_out_and_its_connection_is_closed() -> None:
+    """Seed: there is a deadline between chunks."""
 
     async def test() -> None:
         async with PlainServer([ServedReply(chunks=("a", "b"), fault=Fault(stall_at=25))]) as server:
@@ -92,8 +92,8 @@ def test_a_stream_that_stalls_is_given_up_and_its_connection_closed() -> None:
     run(test)
 
 
-def test_a_reply_that_never_ends_is_given_up() -> None:
-    """Seed: a deadline for the whole; chunks that keep coming do not extend it."""
+def test_a_reply_that_never_ends_times_out() -> None:
+    """Seed: there is a deadline for the whole reply; chunks that keep coming do not extend it."""
 
     async def test() -> None:
         drip = ServedReply(chunks=("a",) * 1000, chunk_delay_ms=5)
@@ -131,8 +131,8 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_each_wait_has_its_own_time() -> None:
-    """Seed: keep-alives extend a deadline; a timer that is set once is checked again."""
+def test_each_wait_gets_its_own_deadline() -> None:
+    """Seed: keep-alives extend a deadline; a timer that was set once is checked again."""
 
     async def test() -> None:
         watch = WaitTimer(1000)
@@ -147,7 +147,7 @@ def test_each_wait_has_its_own_time() -> None:
     run_in_fake_time(test)
 
 
-def test_a_consumer_may_take_longer_than_any_chunk() -> None:
+def test_a_consumer_may_take_longer_than_the_deadline_between_chunks() -> None:
     """Ours: deadlines apply to the server, not to the reader; tools and hooks run between chunks."""
 
     async def test() -> None:
@@ -164,7 +164,7 @@ def test_a_consumer_may_take_longer_than_any_chunk() -> None:
     run_in_fake_time(test)
 
 
-def test_several_waits_can_share_their_time() -> None:
+def test_several_waits_can_share_a_deadline() -> None:
     """Ours: waiting for headers and for the first byte of the body share one deadline."""
 
     async def test() -> None:
@@ -179,8 +179,8 @@ def test_several_waits_can_share_their_time() -> None:
     run_in_fake_time(test)
 
 
-def test_the_whole_is_not_extended_by_what_keeps_coming() -> None:
-    """Seed: a deadline for the whole."""
+def test_the_total_deadline_is_not_extended_by_more_chunks() -> None:
+    """Seed: there is a deadline for the whole reply."""
 
     async def drip(watch: WaitTimer) -> None:
         while True:
@@ -197,8 +197,8 @@ def test_the_whole_is_not_extended_by_what_keeps_coming() -> None:
     run_in_fake_time(test)
 
 
-def test_a_consumer_that_took_all_the_time_gets_the_error_at_its_next_wait() -> None:
-    """Ours: the total counts all time, also what the consumer spent."""
+def test_a_consumer_that_used_up_the_total_gets_the_error_at_its_next_wait() -> None:
+    """Ours: the total includes the time that the consumer spends."""
 
     async def test() -> None:
         watch = WaitTimer(30)
@@ -211,7 +211,7 @@ def test_a_consumer_that_took_all_the_time_gets_the_error_at_its_next_wait() -> 
     run_in_fake_time(test)
 
 
-def test_a_wait_that_is_cancelled_stays_cancelled_though_it_is_overdue_as_well() -> None:
+def test_a_cancelled_wait_stays_cancelled_even_if_it_is_overdue() -> None:
     """Ours: a deadline must not swallow the cancellation of a turn."""
 
     async def test() -> None:
@@ -236,7 +236,7 @@ def test_a_wait_that_is_cancelled_stays_cancelled_though_it_is_overdue_as_well()
     run(test)
 
 
-def test_a_task_that_was_interrupted_by_a_deadline_is_not_cancelled_afterwards() -> None:
+def test_a_task_interrupted_by_a_deadline_is_not_left_cancelled() -> None:
     """Ours: `asyncio.timeout` and task groups around a call count cancellations."""
 
     async def test() -> None:
@@ -253,7 +253,7 @@ def test_a_task_that_was_interrupted_by_a_deadline_is_not_cancelled_afterwards()
     run(test)
 
 
-def test_a_timeout_around_a_call_is_the_callers_own() -> None:
+def test_a_timeout_around_a_call_belongs_to_the_caller() -> None:
     """Ours: a caller's shorter timeout raises `TimeoutError`, not a failure of the model."""
 
     async def test() -> None:

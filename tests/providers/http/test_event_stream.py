@@ -1,4 +1,4 @@
-"""The wire against real servers: cancellation, redirects, caps, broken connections, event loops, proxies."""
+"""Event streams of real servers: cancellation, redirects, limits, lost connections, event loops, proxies."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def opened(model: HttpModel) -> AsyncGenerator[ModelDelta]:
     return stream
 
 
-# Leaving
+# Disconnecting
 
 
 def test_cancelling_a_call_closes_its_connection_at_once() -> None:
-    """Seed: cancel closes the connection at once."""
+    """Seed: cancelling closes the connection at once."""
 
     async def test() -> None:
         async with PlainServer([ServedReply(chunks=("a", "b"), fault=Fault(stall_at=25))]) as server:
@@ -91,7 +91,7 @@ def test_closing_the_iterator_in_the_middle_closes_the_connection_at_once() -> N
     run(test)
 
 
-def test_a_connection_whose_reply_was_heard_to_its_end_is_used_again() -> None:
+def test_the_connection_of_a_completed_reply_is_reused() -> None:
     """Ours: a handshake costs more than the rest of a short call."""
 
     async def test() -> None:
@@ -108,7 +108,7 @@ def test_a_connection_whose_reply_was_heard_to_its_end_is_used_again() -> None:
     run(test)
 
 
-def test_a_server_that_does_not_end_its_body_after_the_last_event_is_not_waited_for() -> None:
+def test_a_body_left_open_after_the_last_event_is_not_waited_for() -> None:
     """Ours: the vendor's last event ends a reply, not the end of the body."""
 
     async def test() -> None:
@@ -121,7 +121,7 @@ def test_a_server_that_does_not_end_its_body_after_the_last_event_is_not_waited_
     run(test)
 
 
-def test_a_consumer_that_does_not_read_holds_the_server_back() -> None:
+def test_a_consumer_that_does_not_read_slows_the_server_down() -> None:
     """Seed: back-pressure; nothing is read ahead."""
 
     async def test() -> None:
@@ -167,7 +167,7 @@ def test_a_consumer_that_does_not_read_holds_the_server_back() -> None:
     run(test)
 
 
-# Where the key goes
+# Where the key is sent
 
 
 def test_a_redirect_to_another_host_is_refused_and_no_key_is_sent_there() -> None:
@@ -188,7 +188,7 @@ def test_a_redirect_to_another_host_is_refused_and_no_key_is_sent_there() -> Non
 
 
 @pytest.mark.parametrize("location", ["/elsewhere", "http://[", "", "ftp://x"])
-def test_no_redirect_is_followed_wherever_it_points(location: str) -> None:
+def test_no_redirect_is_followed(location: str) -> None:
     """Ours: a call is one request to one address."""
 
     async def test() -> None:
@@ -212,16 +212,16 @@ def test_no_redirect_is_followed_wherever_it_points(location: str) -> None:
         "http://[",
     ],
 )
-def test_a_base_url_that_is_none_or_holds_a_secret_is_refused(url: str) -> None:
-    """Ours: base URLs are part of names and records."""
+def test_a_base_url_that_is_invalid_or_contains_a_secret_is_refused(url: str) -> None:
+    """Ours: base URLs are part of model names and records."""
     with pytest.raises(InvalidArgument):
         plain_model(url)
 
 
-def test_the_request_says_who_asks_and_carries_no_cookies_or_passwords(
+def test_a_request_names_the_client_and_carries_no_cookies_or_passwords(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Ours: nothing is read from a .netrc or kept between calls."""
+    """Ours: nothing is read from .netrc or kept between calls."""
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login user password secret\n")
     monkeypatch.setenv("NETRC", str(netrc))
@@ -244,7 +244,7 @@ def test_the_request_says_who_asks_and_carries_no_cookies_or_passwords(
     run(test)
 
 
-def test_without_a_key_none_is_sent() -> None:
+def test_without_a_key_no_key_is_sent() -> None:
     """Ours: local servers need no key."""
 
     async def test() -> None:
@@ -255,8 +255,8 @@ def test_without_a_key_none_is_sent() -> None:
     run(test)
 
 
-def test_proxies_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: users behind a proxy expect it of every program."""
+def test_proxy_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: users behind a proxy expect this of every program."""
 
     async def test() -> None:
         async with PlainServer(["through"]) as proxy:
@@ -271,7 +271,7 @@ def test_proxies_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     run(test)
 
 
-# What comes back
+# Responses
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_an_encoded_reply_is_decoded(encoding: str, encode: Callable[[bytes], by
     run(test)
 
 
-def test_a_reply_that_is_encoded_wrongly_is_a_failure() -> None:
+def test_a_reply_with_an_invalid_encoding_is_a_failure() -> None:
     """Ours: a body that httpx2 cannot decode is a provider error."""
 
     async def test() -> None:
@@ -301,7 +301,7 @@ def test_a_reply_that_is_encoded_wrongly_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("kind", ["text/event-stream; charset=utf-8", "Text/Event-Stream"])
-def test_a_content_type_may_have_parameters_and_capitals(kind: str) -> None:
+def test_a_content_type_may_have_parameters_and_capital_letters(kind: str) -> None:
     """Ours: vendors write the content type in different ways."""
 
     async def test() -> None:
@@ -311,7 +311,7 @@ def test_a_content_type_may_have_parameters_and_capitals(kind: str) -> None:
     run(test)
 
 
-def test_a_page_where_a_stream_belongs_is_refused() -> None:
+def test_a_page_instead_of_a_stream_is_refused() -> None:
     """Seed: a proxy may answer 200 with HTML."""
 
     async def test() -> None:
@@ -325,14 +325,14 @@ def test_a_page_where_a_stream_belongs_is_refused() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 5, 30, 10_000])
-def test_a_lying_content_length_is_a_failure_worth_another_attempt(length: int) -> None:
-    """Seed: a wrong content length is a retryable failure."""
+def test_a_wrong_content_length_is_a_retryable_failure(length: int) -> None:
+    """Seed: proxies may send a wrong content length."""
 
     async def test() -> None:
         lie = ServedReply(text="hi there", fault=Fault(content_length=length))
         async with PlainServer([lie, "honest"]) as server:
             model = plain_model(server.base_url)
-            if length < 10_000:  # the last event may be there before the lie shows
+            if length < 10_000:  # the last event may arrive before the mismatch is noticed
                 assert (await failure_of(model)).retryable
             else:
                 await heard(model)
@@ -341,7 +341,7 @@ def test_a_lying_content_length_is_a_failure_worth_another_attempt(length: int) 
     run(test)
 
 
-def test_what_follows_a_body_that_ended_too_early_answers_no_other_call() -> None:
+def test_bytes_after_a_truncated_body_are_not_read_as_another_response() -> None:
     """Ours: on a reused connection, the rest of such a response must not answer another call."""
     lengths = [25, len(SAID), len(SAID)]
 
@@ -373,7 +373,7 @@ def test_what_follows_a_body_that_ended_too_early_answers_no_other_call() -> Non
     run(test)
 
 
-def test_a_path_that_cannot_be_asked_for_is_refused() -> None:
+def test_a_path_that_cannot_be_written_as_a_url_is_refused() -> None:
     """Ours: a model's name may contain any characters."""
 
     async def test() -> None:
@@ -386,8 +386,8 @@ def test_a_path_that_cannot_be_asked_for_is_refused() -> None:
     run(test)
 
 
-def test_a_stream_cut_at_any_byte_fails_or_is_whole() -> None:
-    """Seed: streams cut at every byte."""
+def test_a_stream_cut_at_any_byte_fails_or_is_complete() -> None:
+    """Seed: streams are cut at every byte."""
     replies = [ServedReply(text="hi", fault=Fault(cut_at=at)) for at in range(len(SAID) + 1)]
 
     async def test() -> None:
@@ -400,7 +400,7 @@ def test_a_stream_cut_at_any_byte_fails_or_is_whole() -> None:
     run(test)
 
 
-def test_a_reset_is_a_failure_worth_another_attempt() -> None:
+def test_a_connection_reset_is_a_retryable_failure() -> None:
     """Seed: a connection may be reset."""
 
     async def test() -> None:
@@ -423,7 +423,7 @@ def test_a_refused_connection_is_a_retryable_failure() -> None:
     assert error.retryable
 
 
-def test_a_stream_that_ends_early_asks_for_the_wait_it_named() -> None:
+def test_a_stream_that_ends_early_is_retried_after_the_delay_it_named() -> None:
     """Seed: the SSE field `retry` sets the delay."""
 
     async def test() -> None:
@@ -435,8 +435,8 @@ def test_a_stream_that_ends_early_asks_for_the_wait_it_named() -> None:
     run(test)
 
 
-def test_an_error_is_read_no_further_than_its_cap() -> None:
-    """Ours: error bodies are read up to a limit."""
+def test_an_error_body_is_read_only_up_to_its_limit() -> None:
+    """Ours: an error body may be endless."""
 
     async def test() -> None:
         async with PlainServer([raw(b"x" * 10_000_000, status=500, split=50_000)]) as server:
@@ -456,7 +456,7 @@ def test_an_error_is_read_no_further_than_its_cap() -> None:
 
 
 def test_an_error_whose_body_stalls_is_reported_with_the_part_received() -> None:
-    """Ours: a 429 must be reported even without the rest of its text."""
+    """Ours: a 429 must be reported even without the rest of its message."""
 
     async def test() -> None:
         slow = ServedReply(text="", fault=Fault(status=429, message="slow down", stall_at=5))
@@ -495,7 +495,7 @@ def _explain(status: int, headers: object, body: bytes) -> ModelError:
 
 @contextmanager
 def served_elsewhere(replies: list[str]) -> Iterator[PlainServer]:
-    """Start a server on its own thread and loop, which outlives the loops of its clients."""
+    """Start a server on its own thread and event loop, which outlives the loops of its clients."""
     ready, over = threading.Event(), threading.Event()
     servers: list[PlainServer] = []
 
@@ -526,8 +526,8 @@ def test_a_model_serves_several_event_loops_one_after_the_other() -> None:
         gc.collect()
 
 
-def test_what_models_that_were_dropped_had_open_is_closed_when_another_is_used() -> None:
-    """Ours: a server that makes a model per request must not run out of sockets."""
+def test_connections_of_discarded_models_are_closed_when_another_model_is_used() -> None:
+    """Ours: a server that creates a model per request must not run out of sockets."""
 
     async def test() -> None:
         async with PlainServer(["hi"] * 5) as server:
@@ -555,7 +555,7 @@ def test_a_model_serves_several_event_loops_at_once() -> None:
         assert said == ["same"] * 8
 
 
-def test_a_model_that_was_closed_can_be_asked_again() -> None:
+def test_a_closed_model_can_be_called_again() -> None:
     """Ours: closing only closes the connections."""
 
     async def test() -> None:
@@ -571,7 +571,7 @@ def test_a_model_that_was_closed_can_be_asked_again() -> None:
     run(test)
 
 
-def test_calls_at_the_same_time_do_not_wait_for_each_other() -> None:
+def test_concurrent_calls_do_not_wait_for_each_other() -> None:
     """Ours: concurrency is limited by rate limits, not by the connection pool."""
 
     async def test() -> None:

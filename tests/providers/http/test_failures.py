@@ -15,7 +15,7 @@ from standfast.providers.http.failures import excerpt, response_error, retry_aft
 DATE = "Mon, 16 Nov 2026 12:00:00 GMT"
 
 
-class Complaining(PlainDialect):
+class FixedErrorDialect(PlainDialect):
     def __init__(self, complaint: ErrorReport) -> None:
         self._complaint = complaint
 
@@ -43,12 +43,12 @@ class Complaining(PlainDialect):
         ({"retry-after": "99999999999"}, 7 * 24 * 3_600_000),
     ],
 )
-def test_a_server_says_in_several_ways_how_long_to_wait(headers: dict[str, str], wait_ms: int | None) -> None:
-    """Seed: Retry-After is honoured in each of its forms."""
+def test_retry_after_is_read_in_each_of_its_forms(headers: dict[str, str], wait_ms: int | None) -> None:
+    """Seed: Retry-After is honoured."""
     assert retry_after_ms(headers) == wait_ms
 
 
-def test_a_date_without_the_servers_own_clock_is_compared_with_ours() -> None:
+def test_without_a_date_header_an_http_date_is_compared_with_the_local_clock() -> None:
     """Seed: Retry-After may be an HTTP date."""
     soon = datetime.now(UTC) + timedelta(seconds=100)
 
@@ -56,20 +56,20 @@ def test_a_date_without_the_servers_own_clock_is_compared_with_ours() -> None:
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
-def test_what_may_pass_is_worth_another_attempt(status: int) -> None:
+def test_temporary_errors_are_retryable(status: int) -> None:
     """Seed: temporary errors are retried."""
     assert response_error(PlainDialect(), status, {}, b'{"error": "busy"}').retryable
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
-def test_what_stays_wrong_is_not(status: int) -> None:
+def test_permanent_errors_are_not_retryable(status: int) -> None:
     """Seed: permanent errors are not retried."""
     assert not response_error(PlainDialect(), status, {}, b'{"error": "no"}').retryable
 
 
-def test_the_vendors_word_on_retries_wins_over_the_status() -> None:
-    """Ours: a quota that is used up is also a 429."""
-    spent = Complaining(ErrorReport("quota exceeded", retryable=False, retry_after_ms=7))
+def test_the_vendors_decision_about_retries_overrides_the_status() -> None:
+    """Ours: an exhausted quota is also a 429."""
+    spent = FixedErrorDialect(ErrorReport("quota exceeded", retryable=False, retry_after_ms=7))
     error = response_error(spent, 429, {"retry-after": "3", "x-should-retry": "true"}, b"")
 
     assert not error.retryable
@@ -78,8 +78,8 @@ def test_the_vendors_word_on_retries_wins_over_the_status() -> None:
     assert response_error(PlainDialect(), 400, {"x-should-retry": "true"}, b'{"error": "no"}').retryable
 
 
-def test_the_error_says_what_the_vendor_said() -> None:
-    """Seed: the error has the vendor's message."""
+def test_the_error_has_the_vendors_message() -> None:
+    """Seed: the error has the vendor's message and its status."""
     error = response_error(PlainDialect(), 429, {}, b'{"error": "slow down"}')
 
     assert error.message == "plain: slow down (HTTP 429)"
@@ -90,12 +90,12 @@ def test_the_vendors_code_is_kept() -> None:
     """Seed: a context overflow has its own code, so that compaction can help."""
     complaint = ErrorReport("too long", code=TurnCode.CONTEXT_OVERFLOW)
 
-    assert response_error(Complaining(complaint), 400, {}, b"").code == "CONTEXT_OVERFLOW"
+    assert response_error(FixedErrorDialect(complaint), 400, {}, b"").code == "CONTEXT_OVERFLOW"
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_key_is_reported_with_where_it_comes_from(status: int) -> None:
-    """Ours: the error says what to do."""
+def test_a_rejected_key_is_reported_with_its_source(status: int) -> None:
+    """Ours: the hint says what to do."""
     error = response_error(PlainDialect(), status, {}, b'{"error": "bad key"}', key_hint="set PLAIN_API_KEY")
 
     assert error.hint == "set PLAIN_API_KEY"
@@ -104,7 +104,7 @@ def test_a_refused_key_is_reported_with_where_it_comes_from(status: int) -> None
     )
 
 
-def test_a_body_that_the_dialect_cannot_read_is_quoted() -> None:
+def test_a_body_that_the_dialect_cannot_parse_is_quoted() -> None:
     """Ours: a gateway in front of the vendor answers in HTML."""
     error = response_error(PlainDialect(), 502, {}, b"<html>\n  <h1>Bad\tGateway</h1>\xff")
 
@@ -114,21 +114,21 @@ def test_a_body_that_the_dialect_cannot_read_is_quoted() -> None:
 @pytest.mark.parametrize(
     ("status", "said"), [(503, "Service Unavailable"), (599, "the server gives no reason")]
 )
-def test_an_empty_complaint_is_the_status_in_words(status: int, said: str) -> None:
-    """Ours: an error without a message does not help its reader."""
+def test_an_empty_message_is_replaced_by_the_name_of_the_status(status: int, said: str) -> None:
+    """Ours: an error without a message does not help the reader."""
     assert (
-        response_error(Complaining(ErrorReport(" ")), status, {}, b"").message
+        response_error(FixedErrorDialect(ErrorReport(" ")), status, {}, b"").message
         == f"plain: {said} (HTTP {status})"
     )
 
 
-def test_what_is_quoted_is_bounded() -> None:
-    """Ours: the length of a quotation is limited."""
+def test_the_length_of_a_quotation_is_limited() -> None:
+    """Ours: error bodies may be large."""
     assert len(excerpt(b"x" * 100_000)) == 201
-    assert len(response_error(Complaining(ErrorReport("x" * 100_000)), 500, {}, b"").message) < 2_100
+    assert len(response_error(FixedErrorDialect(ErrorReport("x" * 100_000)), 500, {}, b"").message) < 2_100
 
 
-def test_a_success_that_is_not_a_stream_says_what_it_is() -> None:
+def test_a_2xx_response_that_is_not_an_event_stream_is_described() -> None:
     """Seed: a proxy may answer 200 with HTML."""
     error = response_error(PlainDialect(), 200, {"content-type": "text/html"}, b"<html>Log in</html>")
 
@@ -136,9 +136,9 @@ def test_a_success_that_is_not_a_stream_says_what_it_is() -> None:
     assert not error.retryable
 
 
-def test_an_error_inside_a_success_is_recognized() -> None:
+def test_an_error_in_a_2xx_response_is_recognized() -> None:
     """Ours: some gateways answer 200 with a JSON error."""
-    busy = Complaining(ErrorReport("busy", retryable=True))
+    busy = FixedErrorDialect(ErrorReport("busy", retryable=True))
     error = response_error(busy, 200, {"content-type": "application/json"}, b'{"error": "busy"}')
 
     assert error.retryable

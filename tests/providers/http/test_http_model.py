@@ -1,4 +1,4 @@
-"""What all models behind HTTP have in common."""
+"""Behaviour that all models over HTTP share."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def raw(body: bytes) -> ServedReply:
     return ServedReply(text="", fault=Fault(body=body))
 
 
-def test_a_reply_is_streamed_and_ends_with_its_whole() -> None:
-    """Seed: deltas as they arrive, one `ReplyEnded` at the end."""
+def test_a_reply_is_streamed_and_ends_with_the_whole_reply() -> None:
+    """Seed: deltas arrive as they are sent, and one `ReplyEnded` ends them."""
 
     async def test() -> None:
         async with PlainServer([ServedReply(chunks=("a", "b"))]) as server:
@@ -55,7 +55,7 @@ def test_a_reply_is_streamed_and_ends_with_its_whole() -> None:
     run(test)
 
 
-def test_nothing_after_the_vendors_last_word_is_read() -> None:
+def test_nothing_is_read_after_the_vendors_last_event() -> None:
     """Seed: after `ReplyEnded` nothing more is read."""
 
     async def test() -> None:
@@ -68,7 +68,7 @@ def test_nothing_after_the_vendors_last_word_is_read() -> None:
     run(test)
 
 
-def test_a_stream_without_the_vendors_last_word_has_failed() -> None:
+def test_a_stream_without_the_vendors_last_event_is_a_failure() -> None:
     """Seed: a stream that ends without the terminal event is a failure."""
 
     async def test() -> None:
@@ -80,7 +80,7 @@ def test_a_stream_without_the_vendors_last_word_has_failed() -> None:
     run(test)
 
 
-def test_an_event_that_makes_no_sense_is_a_failure_worth_another_attempt() -> None:
+def test_a_malformed_event_is_a_retryable_failure() -> None:
     """Seed: events may be malformed."""
 
     async def test() -> None:
@@ -92,7 +92,7 @@ def test_an_event_that_makes_no_sense_is_a_failure_worth_another_attempt() -> No
     run(test)
 
 
-def test_what_only_one_vendor_knows_is_sent_as_it_is() -> None:
+def test_vendor_specific_settings_are_sent_unchanged() -> None:
     """Seed: `extra_body` and `extra_headers` are sent unchanged."""
 
     async def test() -> None:
@@ -107,7 +107,7 @@ def test_what_only_one_vendor_knows_is_sent_as_it_is() -> None:
     run(test)
 
 
-def test_what_is_added_to_a_body_takes_nothing_away_from_it() -> None:
+def test_extra_body_is_merged_without_removing_our_fields() -> None:
     """Bug: a setting for `generationConfig` replaced our values."""
     body = {"model": "m", "config": {"temperature": 1, "stop": ["a"]}, "tools": [{"name": "ours"}]}
     extra = {"config": {"seed": 7, "stop": ["b"]}, "tools": [{"type": "search"}], "model": "n"}
@@ -119,7 +119,7 @@ def test_what_is_added_to_a_body_takes_nothing_away_from_it() -> None:
     assert body["tools"] == [{"name": "ours"}]
 
 
-def test_a_setting_that_does_not_exist_is_refused_before_anything_is_sent() -> None:
+def test_an_unknown_setting_is_refused_before_anything_is_sent() -> None:
     """Ours: a misspelt setting must not be ignored."""
 
     async def test() -> None:
@@ -134,7 +134,7 @@ def test_a_setting_that_does_not_exist_is_refused_before_anything_is_sent() -> N
 
 
 def test_every_attachment_is_read_once() -> None:
-    """Seed: media is stored once, by content."""
+    """Seed: media is stored once, by digest."""
     asked: list[str] = []
 
     async def read(digest: str) -> bytes | None:
@@ -160,8 +160,8 @@ def test_every_attachment_is_read_once() -> None:
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_an_attachment_that_does_not_exist_is_an_error_that_names_it(stored: bool) -> None:
-    """Ours: a request must not be sent without its attachment."""
+def test_a_missing_attachment_is_an_error_that_names_it(stored: bool) -> None:
+    """Ours: a request is never sent without its attachment."""
 
     async def read(digest: str) -> bytes | None:
         return None
@@ -172,13 +172,13 @@ def test_an_attachment_that_does_not_exist_is_an_error_that_names_it(stored: boo
         asyncio.run(heard(plain_model("http://127.0.0.1:9"), request))
 
 
-def test_a_model_has_a_name() -> None:
+def test_an_empty_model_name_is_refused() -> None:
     """Ours: `openai:` names no model."""
     with pytest.raises(InvalidArgument, match="model name is empty"):
         HttpModel(PlainDialect(), "", base_url="http://localhost", api_key=None)
 
 
-def test_the_name_of_a_model_can_say_where_it_is_served() -> None:
+def test_a_model_name_can_include_its_server() -> None:
     """Seed: `openai-compatible:MODEL@BASE_URL` names the server."""
     model = HttpModel(
         PlainDialect(),
@@ -207,7 +207,7 @@ def test_the_name_of_a_model_can_say_where_it_is_served() -> None:
         Fault(redirect=f"http://evil.test/{KEY}"),
     ],
 )
-def test_a_key_that_the_vendor_repeats_is_not_passed_on(fault: Fault) -> None:
+def test_a_key_repeated_by_the_vendor_is_redacted(fault: Fault) -> None:
     """Seed: the error has the vendor's message without the key."""
 
     async def test() -> None:
@@ -230,8 +230,8 @@ def test_a_key_that_the_vendor_repeats_is_not_passed_on(fault: Fault) -> None:
         Fault(order="garbage:0"),
     ],
 )
-def test_no_failure_logs_the_key_or_leads_to_it(fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
-    """Seed: secrets are never in an exception, its chain, or a variable of its frames."""
+def test_no_failure_logs_or_exposes_the_key(fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
+    """Seed: secrets never appear in an exception, its chain, or a variable of its frames."""
     caplog.set_level(logging.DEBUG)
 
     async def test() -> None:
@@ -259,7 +259,7 @@ def test_a_request_that_cannot_be_sent_is_reported_without_the_key() -> None:
     run(test)
 
 
-def test_a_refused_key_says_where_it_comes_from() -> None:
+def test_a_rejected_key_is_reported_with_its_source() -> None:
     """Ours: the hint names the variable."""
 
     async def test() -> None:
@@ -271,7 +271,7 @@ def test_a_refused_key_says_where_it_comes_from() -> None:
     run(test)
 
 
-def test_a_long_reply_of_small_chunks_arrives_whole() -> None:
+def test_a_long_reply_in_small_chunks_arrives_completely() -> None:
     """Seed: replies may have very many chunks."""
 
     async def test() -> None:
@@ -281,7 +281,7 @@ def test_a_long_reply_of_small_chunks_arrives_whole() -> None:
     run(test)
 
 
-def test_the_http_library_is_imported_when_a_model_is_asked_and_not_before() -> None:
+def test_the_http_library_is_not_imported_before_a_model_is_called() -> None:
     """Seed: `import standfast` does not import httpx2."""
     script = (
         "import sys; from standfast import Agent, Runtime; import standfast.providers.http.model;"

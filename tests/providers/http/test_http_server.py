@@ -1,4 +1,4 @@
-"""The test server does what its script says."""
+"""The test server follows its script."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def faulty(**fault: Any) -> ServedReply:
 
 
 @pytest.mark.parametrize("reply", ["ab", {"text": "ab"}, Reply(text="ab"), ServedReply(text="ab")])
-def test_a_script_may_be_written_in_several_ways(reply: Served) -> None:
-    """Ours: the forms are those of the scripted model."""
+def test_replies_of_a_script_may_be_written_in_several_forms(reply: Served) -> None:
+    """Ours: the forms are the same as for the scripted model."""
     assert asyncio.run(request_body(reply)) == b'data: {"text":"ab"}\n\n' + END
 
 
-def test_who_asks_for_no_stream_gets_the_whole() -> None:
+def test_a_request_without_streaming_gets_the_whole_reply() -> None:
     """Ours: the vendors' libraries also make calls without streaming."""
     assert asyncio.run(request_body("ab", stream=False)) == b'{"text":"ab","done":true}'
 
@@ -60,7 +60,7 @@ def test_who_asks_for_no_stream_gets_the_whole() -> None:
         ("garbage:1", [A, b'data: {"garbage": \n\n', END]),
     ],
 )
-def test_events_come_out_of_order_when_told_to(order: str, blocks: list[bytes]) -> None:
+def test_events_are_disordered_as_the_script_asks(order: str, blocks: list[bytes]) -> None:
     """Seed: events may be malformed, duplicated or out of order."""
     assert asyncio.run(request_body(faulty(order=order))) == b"".join(blocks)
 
@@ -82,7 +82,7 @@ def test_an_error_has_the_vendors_form() -> None:
     run(test)
 
 
-def test_a_request_too_many_is_reported() -> None:
+def test_an_unexpected_request_is_reported() -> None:
     """Ours: an unplanned retry must neither hang nor pass."""
 
     async def test() -> None:
@@ -98,42 +98,42 @@ def test_a_request_too_many_is_reported() -> None:
 def test_a_request_that_the_vendor_would_refuse_is_refused() -> None:
     """Ours: no test passes with a request that the real vendor would refuse."""
 
-    class Strict(PlainServer):
+    class StrictServer(PlainServer):
         def checked(self, request: SeenRequest) -> str | None:
             return None if "model" in request.body else "model is required"
 
     async def test() -> None:
-        async with Strict(["one"]) as server:
+        async with StrictServer(["one"]) as server:
             response = await asked(server, {"stream": True})
         assert (response.status_code, response.json()) == (400, {"error": "model is required"})
 
     run(test)
 
 
-def test_what_goes_wrong_in_the_server_itself_fails_the_test() -> None:
-    """Ours: a mistake in a test server must not look like an error of the vendor."""
+def test_an_exception_in_the_server_fails_the_test() -> None:
+    """Ours: a mistake in a test server must not look like a vendor's error."""
 
-    class Mistaken(PlainServer):
+    class BrokenServer(PlainServer):
         def events(self, request: SeenRequest, reply: Reply) -> list[bytes]:
             raise KeyError("oops")
 
     async def test() -> None:
         with pytest.raises(KeyError, match="oops"):
-            async with Mistaken(["one"]) as server:
+            async with BrokenServer(["one"]) as server:
                 assert (await asked(server, {"stream": True})).status_code == 500
 
     run(test)
 
 
-def test_a_reply_that_a_server_cannot_give_is_refused() -> None:
-    """Ours: a failure in the script would otherwise be ignored."""
+def test_a_reply_that_the_server_cannot_send_is_refused() -> None:
+    """Ours: otherwise a failure in the script would be ignored."""
     with pytest.raises(InvalidArgument, match="use a fault"):
         PlainServer([Reply(failure=ScriptedFailure())])
     with pytest.raises(InvalidArgument, match="not been started"):
         assert PlainServer().base_url
 
 
-def test_a_request_is_kept_as_it_came() -> None:
+def test_requests_are_recorded() -> None:
     """Ours: tests inspect the requests that were sent."""
 
     async def test() -> None:

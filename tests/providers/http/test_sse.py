@@ -1,4 +1,4 @@
-"""The parser of server-sent events, against the rules of the format and against itself."""
+"""The parser of server-sent events, against the specification and a reference parser."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def parsed(*pieces: bytes) -> list[ServerEvent]:
 
 
 def by_the_rules(stream: bytes) -> list[ServerEvent]:
-    """Parse by the format's description, line by line."""
+    """Parse line by line, as the specification describes it."""
     *lines, rest = re.split(b"\r\n|\n|\r", stream.removeprefix(BOM))
     found, name, data = [], b"", b""
     for line in [*lines, *([] if rest else [b""])]:
@@ -64,7 +64,7 @@ def by_the_rules(stream: bytes) -> list[ServerEvent]:
 
 
 @given(STREAMS, st.lists(st.integers(0, 200), max_size=12))
-def test_however_a_stream_is_cut_its_events_are_those_of_the_rules(stream: bytes, cuts: list[int]) -> None:
+def test_a_stream_yields_the_specified_events_however_it_is_split(stream: bytes, cuts: list[int]) -> None:
     """Seed: events may be split anywhere, because the network splits arbitrarily."""
     ends = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
     pieces = [stream[start:end] for start, end in itertools.pairwise(ends)]
@@ -73,7 +73,7 @@ def test_however_a_stream_is_cut_its_events_are_those_of_the_rules(stream: bytes
 
 
 @given(STREAMS)
-def test_a_stream_that_comes_byte_by_byte_has_the_same_events(stream: bytes) -> None:
+def test_a_stream_read_byte_by_byte_yields_the_same_events(stream: bytes) -> None:
     """Ours: single bytes are the worst case."""
     assert parsed(*(stream[at : at + 1] for at in range(len(stream)))) == by_the_rules(stream)
 
@@ -103,13 +103,13 @@ def test_a_stream_that_comes_byte_by_byte_has_the_same_events(stream: bytes) -> 
         (b"\n\n\n", []),
     ],
 )
-def test_the_rules_of_the_format(stream: bytes, events: list[tuple[str, bytes]]) -> None:
-    """Seed: comments, multi-line data, CRLF, BOM, keep-alives."""
+def test_the_specification_is_followed(stream: bytes, events: list[tuple[str, bytes]]) -> None:
+    """Seed: the format has comments, multi-line data, CRLF, BOM and keep-alives."""
     assert parsed(stream) == events
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
-def test_events_that_come_one_a_chunk_are_named_each_for_itself(line_end: bytes) -> None:
+def test_each_event_has_its_own_name_if_every_chunk_has_one_event(line_end: bytes) -> None:
     """Ours: the fast path of the parser must not reuse the name of the previous event."""
     chunks = [
         b"data: 1",
@@ -124,12 +124,12 @@ def test_events_that_come_one_a_chunk_are_named_each_for_itself(line_end: bytes)
     assert parsed(*stream) == [("", b"1"), ("", b"2"), ("a", b"3"), ("a", b"4"), ("b", b"5"), ("", b"6")]
 
 
-def test_a_lone_cr_inside_a_chunk_with_crlf_ends_a_line_as_well() -> None:
+def test_a_lone_cr_in_a_chunk_with_crlf_also_ends_a_line() -> None:
     """Ours: the fast path for CRLF must not keep a lone CR in the data."""
     assert parsed(b"data: 1\r\n\r\n", b"data: 2\rdata: 3\r\n\r\n") == [("", b"1"), ("", b"2\n3")]
 
 
-def test_an_event_is_given_with_its_last_byte_and_not_later() -> None:
+def test_an_event_is_returned_as_soon_as_its_last_byte_arrives() -> None:
     """Ours: events must not be delayed until the next chunk."""
     parser = EventParser()
 
@@ -138,21 +138,21 @@ def test_an_event_is_given_with_its_last_byte_and_not_later() -> None:
     assert parser.feed(b"\n") == [("", b"b")]
 
 
-def test_a_last_event_whose_empty_line_is_missing_counts_if_its_lines_are_whole() -> None:
+def test_a_last_event_without_its_blank_line_counts_if_its_lines_are_complete() -> None:
     """Ours: some servers end a stream right after their last line."""
     assert parsed(b"data: a\n\ndata: [DONE]\n") == [("", b"a"), ("", b"[DONE]")]
     assert parsed(b"data: a\n\ndata: [DON") == [("", b"a")]
 
 
-def test_the_wait_that_a_server_asks_for_is_kept() -> None:
-    """Seed: the SSE field `retry` is kept."""
+def test_the_retry_field_is_kept() -> None:
+    """Seed: the SSE field `retry` names a delay."""
     parser = EventParser()
     parser.feed(b"retry: 1500\n\nretry: soon\n\nretry: 99999999999999\n\n")
 
     assert parser.retry_ms == 1500
 
 
-def test_an_event_that_is_too_large_is_refused_whole_or_in_pieces() -> None:
+def test_an_event_that_is_too_large_is_refused_whether_whole_or_in_pieces() -> None:
     """Ours: the size of an event is limited."""
     for pieces in (
         [b"data: 0123456789\n\n"],
@@ -166,7 +166,7 @@ def test_an_event_that_is_too_large_is_refused_whole_or_in_pieces() -> None:
         assert not caught.value.retryable
 
 
-def test_a_large_event_in_tiny_pieces_costs_its_size_once() -> None:
+def test_a_large_event_in_tiny_pieces_is_copied_only_once() -> None:
     """Ours: joining a megabyte of arguments at every piece would copy gigabytes."""
     said = b"x" * 200_000
     parser = EventParser()

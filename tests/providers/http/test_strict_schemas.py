@@ -37,7 +37,7 @@ def nested(depth: int) -> dict[str, Any]:
     ],
     ids=["empty", "plain", "nullable", "union", "definitions", "deep"],
 )
-def test_a_closed_schema_of_known_words_is_strict(schema: dict[str, Any]) -> None:
+def test_a_closed_schema_of_supported_keywords_is_strict(schema: dict[str, Any]) -> None:
     """Ours: a schema that the provider can enforce is sent as strict."""
     assert fits_strict(schema)
 
@@ -60,6 +60,6 @@ def test_a_closed_schema_of_known_words_is_strict(schema: dict[str, Any]) -> Non
         nested(12),
     ],
 )
-def test_a_schema_that_goes_further_is_advice_only(schema: dict[str, Any]) -> None:
-    """Ours: the API refuses to enforce these strictly; as advice they still help."""
+def test_a_schema_beyond_strict_mode_is_only_advisory(schema: dict[str, Any]) -> None:
+    """Ours: the API refuses to enforce these schemas, but they still guide the model."""
     assert not fits_strict(schema)

@@ -1,4 +1,4 @@
-"""Errors of OpenAI."""
+"""OpenAI's error responses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def failed(kind: str, **fields: Any) -> ModelError:
     return caught.value
 
 
-def test_an_overflow_of_the_context_window_is_known_as_one() -> None:
+def test_a_context_overflow_is_recognized() -> None:
     """Seed: a context overflow is a separate outcome, however the vendor reports it."""
     overflow = ErrorReport(OVERFLOW, TurnCode.CONTEXT_OVERFLOW, False)
     assert refused(400, message=OVERFLOW, code="context_length_exceeded") == overflow
@@ -55,21 +55,21 @@ def test_an_exhausted_quota_is_not_a_rate_limit() -> None:
     ("asked", "wait_ms"),
     [("6.57s", 6_570), ("120ms", 120), ("1m12.5s", 72_500), ("2m", 120_000), ("a bit", None)],
 )
-def test_a_rate_limit_says_how_long_to_wait(asked: str, wait_ms: int | None) -> None:
-    """Ours: inside a stream the delay is only in the text of the message."""
+def test_a_rate_limit_names_the_delay(asked: str, wait_ms: int | None) -> None:
+    """Ours: inside a stream the delay is only in the message."""
     message = SLOWER.format(asked)
     assert refused(429, message=message, type="tokens", code="rate_limit_exceeded") == ErrorReport(
         message, Code.RATE_LIMITED, True, wait_ms
     )
 
 
-def test_a_request_that_is_larger_than_the_rate_is_not_tried_again() -> None:
+def test_a_request_larger_than_the_rate_limit_is_not_retried() -> None:
     """Ours: no wait makes the request fit."""
     complaint = refused(429, message=TOO_LARGE, type="tokens", code="rate_limit_exceeded")
     assert (complaint.retryable, complaint.retry_after_ms) == (False, None)
 
 
-def test_the_status_tells_where_the_code_does_not() -> None:
+def test_the_status_decides_if_the_code_does_not() -> None:
     """Ours: the layer below interprets the status."""
     assert refused(400, message="Bad.", type="invalid_request_error") == ErrorReport("Bad.")
     assert refused(401, message="Incorrect key.", code="invalid_api_key").retryable is False
@@ -87,13 +87,13 @@ def test_the_status_tells_where_the_code_does_not() -> None:
         (b"[]", ""),
     ],
 )
-def test_whatever_a_gateway_says_is_passed_on(body: bytes, said: str) -> None:
+def test_an_error_body_in_an_unknown_format_is_passed_on(body: bytes, said: str) -> None:
     """Ours: proxies have their own formats; the layer below has a default message."""
     assert OpenAIDialect().read_error(502, body) == ErrorReport(said)
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_an_error_event_is_read_flat_and_nested(nested: bool) -> None:
+def test_an_error_event_is_read_in_its_flat_and_its_nested_form(nested: bool) -> None:
     """Bug: the documentation shows the flat form, production sends the nested one."""
     inner = {"code": "rate_limit_exceeded", "message": SLOWER.format("2s"), "param": None}
     error = failed("error", **({"error": {**inner, "type": "tokens"}} if nested else inner))
@@ -110,7 +110,7 @@ def test_an_error_event_is_read_flat_and_nested(nested: bool) -> None:
         (None, True),
     ],
 )
-def test_a_failed_response_may_be_tried_again_if_the_vendor_is_to_blame(said: Any, retryable: bool) -> None:
+def test_a_failed_response_is_retried_only_if_the_vendor_is_at_fault(said: Any, retryable: bool) -> None:
     """Ours: a refused prompt would be refused again."""
     error = failed("response.failed", response={"id": "r", "status": "failed", "error": said})
     assert error.retryable is retryable

@@ -55,8 +55,8 @@ async def failure_of(model: OpenAIModel) -> ModelError:
     return caught.value
 
 
-def test_an_agent_of_ten_lines_asks_and_answers() -> None:
-    """Ours: the smallest agent, over a real connection."""
+def test_a_ten_line_agent_answers() -> None:
+    """Ours: the smallest agent works over a real connection."""
 
     async def main() -> None:
         async with OpenAIServer(["Grüezi"]) as server:
@@ -74,7 +74,7 @@ def test_an_agent_of_ten_lines_asks_and_answers() -> None:
     asyncio.run(main())
 
 
-def test_text_is_streamed_as_it_comes_and_usage_is_in_five_buckets() -> None:
+def test_text_is_streamed_and_usage_has_five_buckets() -> None:
     """Ours: deltas add up to the reply."""
     usage = {"input": 10, "cache_read": 20, "cache_write": 5, "output": 7, "reasoning": 3}
 
@@ -95,7 +95,7 @@ def test_text_is_streamed_as_it_comes_and_usage_is_in_five_buckets() -> None:
     asyncio.run(main())
 
 
-def test_tools_are_called_in_parallel_and_their_results_go_back() -> None:
+def test_tools_are_called_in_parallel_and_their_results_are_sent_back() -> None:
     """Ours: two calls in one reply, with streamed arguments."""
     calls = [{"name": "weather", "arguments": {"city": city}} for city in ("Bern", "Basel")]
 
@@ -123,8 +123,8 @@ def called(call_id: str, city: str) -> dict[str, str]:
     return {"type": "function_call", "call_id": call_id, "name": "weather", "arguments": arguments}
 
 
-def test_a_structured_answer_is_asked_for_in_the_vendors_own_way() -> None:
-    """Ours: the native JSON Schema mode is used; a list, which it lacks, is described in the prompt."""
+def test_structured_output_uses_the_vendors_own_mode() -> None:
+    """Ours: the JSON Schema mode is used; a list, which it does not support, is described in the prompt."""
 
     async def main() -> None:
         async with OpenAIServer(['{"a": 1}', "[1, 2]"]) as server:
@@ -139,8 +139,8 @@ def test_a_structured_answer_is_asked_for_in_the_vendors_own_way() -> None:
     asyncio.run(main())
 
 
-def test_an_image_is_sent_with_the_words_around_it() -> None:
-    """Ours: media is stored once and sent with the message that names it."""
+def test_an_image_is_sent_with_the_text_around_it() -> None:
+    """Ours: media is stored once and sent with the message that refers to it."""
 
     async def main() -> None:
         async with OpenAIServer(["A dot."]) as server:
@@ -155,7 +155,7 @@ def test_an_image_is_sent_with_the_words_around_it() -> None:
     asyncio.run(main())
 
 
-def test_reasoning_goes_back_to_where_it_came_from_and_nowhere_else() -> None:
+def test_reasoning_is_sent_back_only_to_its_origin() -> None:
     """Ours: provider, endpoint and model must match."""
     thinks = {
         "reasoning": "Hm.",
@@ -187,7 +187,7 @@ def test_reasoning_goes_back_to_where_it_came_from_and_nowhere_else() -> None:
 
 
 def test_a_turn_resumes_in_another_runtime_with_its_reasoning(tmp_path: Path) -> None:
-    """Seed: a turn that waits for a person outlives the process that began it."""
+    """Seed: a turn that waits for a person outlives the process that started it."""
     asks = {"reasoning": "I must pay.", "tool_calls": [{"name": "pay", "arguments": {"cents": 5}}]}
 
     async def main() -> None:
@@ -213,7 +213,7 @@ def test_a_turn_resumes_in_another_runtime_with_its_reasoning(tmp_path: Path) ->
 
 
 async def seen(event: object, turn: Turn[str], server: OpenAIServer) -> bool:
-    """Return whether the event is about text; the turn is cancelled at the first piece of it."""
+    """Return whether the event is text; the turn is cancelled at the first one."""
     if isinstance(event, TextStreamed):
         await server.stalled.wait()
         assert not server.hung_up.is_set()
@@ -222,7 +222,7 @@ async def seen(event: object, turn: Turn[str], server: OpenAIServer) -> bool:
 
 
 def test_a_turn_cancelled_in_the_middle_of_a_stream_closes_the_connection() -> None:
-    """Ours: the server sees the client leave at once, and the session stays usable."""
+    """Ours: the server sees the client disconnect at once, and the session stays usable."""
 
     async def main() -> None:
         held = ServedReply(text="so far and on", chunk_size=6, fault=Fault(stall_at=1_900))
@@ -240,7 +240,7 @@ def test_a_turn_cancelled_in_the_middle_of_a_stream_closes_the_connection() -> N
     asyncio.run(main())
 
 
-def test_a_refusal_and_a_cut_off_reply_say_so() -> None:
+def test_refusals_and_truncated_replies_have_their_own_stop_reasons() -> None:
     """Ours: stop reasons are the port's."""
     half = {"name": "weather", "arguments": '{"ci'}
     replies: list[dict[str, Any]] = [
@@ -262,7 +262,7 @@ def test_a_refusal_and_a_cut_off_reply_say_so() -> None:
     asyncio.run(main())
 
 
-def test_what_the_vendor_refuses_is_reported_in_its_words_without_the_key() -> None:
+def test_an_error_has_the_vendors_message_without_the_key() -> None:
     """Ours: the status, the code and the vendor's message decide what happens next."""
 
     async def main() -> None:
@@ -289,8 +289,8 @@ def test_what_the_vendor_refuses_is_reported_in_its_words_without_the_key() -> N
 
 
 @pytest.mark.parametrize("order", ["duplicate", "swap", "drop", "garbage"])
-def test_no_disorder_of_events_changes_a_reply(order: str) -> None:
-    """Seed: a reply is what the vendor sent, or the attempt fails."""
+def test_disordered_events_never_change_a_reply(order: str) -> None:
+    """Seed: the reply is as the vendor sent it, or the attempt fails."""
     reply = {"reasoning": "Hm.", "text": "abc", "chunk_size": 1}
     calls = [{"name": "weather", "arguments": {"city": "Bern"}, "id": "call_a"}]
 
@@ -317,7 +317,7 @@ def test_no_disorder_of_events_changes_a_reply(order: str) -> None:
     asyncio.run(main())
 
 
-def test_a_request_that_the_server_does_not_take_is_refused_by_it() -> None:
+def test_the_server_refuses_invalid_requests() -> None:
     """Ours: the server is as strict as the vendor, so that these tests prove something."""
     bodies: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         (lambda body: body.pop("model"), "'model'"),
@@ -340,8 +340,8 @@ def test_a_request_that_the_server_does_not_take_is_refused_by_it() -> None:
         assert said in (server.checked(SeenRequest("POST", "/v1/responses", {}, body)) or "")
 
 
-def test_the_key_and_the_address_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: arguments take precedence over the usual variables, and a missing key is named."""
+def test_the_key_and_the_base_url_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: arguments take precedence over the usual variables, and an error names a missing key."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(ProviderUnconfigured, match="OPENAI_API_KEY"):
@@ -355,7 +355,7 @@ def test_the_key_and_the_address_come_from_the_environment(monkeypatch: pytest.M
     assert KEY not in repr(model)
 
 
-def test_a_setting_that_does_not_exist_stops_the_turn_before_anything_is_sent() -> None:
+def test_an_unknown_setting_stops_the_turn_before_anything_is_sent() -> None:
     """Ours: the user gets the error, and nothing is sent."""
 
     async def main() -> None:

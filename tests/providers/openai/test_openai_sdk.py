@@ -31,7 +31,7 @@ SEAL: Any = ["reasoning.encrypted_content"]
 
 
 def with_sdk(replies: list[Any], use: Callable[[Any, OpenAIServer], Awaitable[None]]) -> None:
-    """Run something with the SDK's client and a server."""
+    """Run a function with the SDK's client and a server."""
     import openai
 
     async def main() -> None:
@@ -57,7 +57,7 @@ def check(response: Any) -> None:
 
 
 def test_the_sdk_reads_a_whole_response() -> None:
-    """Ours: the server is faithful without streaming."""
+    """Ours: the server is faithful without streaming, too."""
 
     async def use(client: Any, server: OpenAIServer) -> None:
         check(await client.responses.create(model="gpt-5.2", input="hi", tools=[TOOL], include=SEAL))
@@ -65,8 +65,8 @@ def test_the_sdk_reads_a_whole_response() -> None:
     with_sdk([FULL], use)
 
 
-def test_the_sdk_reads_a_stream_and_finds_the_same_response() -> None:
-    """Ours: the SDK knows every event, and they add up to the response."""
+def test_the_sdk_reads_a_stream_and_gets_the_same_response() -> None:
+    """Ours: the SDK knows every event, and the events add up to the response."""
 
     async def use(client: Any, server: OpenAIServer) -> None:
         kinds: list[str] = []
@@ -84,8 +84,8 @@ def test_the_sdk_reads_a_stream_and_finds_the_same_response() -> None:
     with_sdk([FULL], use)
 
 
-def test_the_sdk_sends_items_back_that_the_server_takes() -> None:
-    """Ours: what the SDK makes of a reply passes our checks, including results."""
+def test_the_server_accepts_the_items_that_the_sdk_sends_back() -> None:
+    """Ours: the items that the SDK builds from a reply pass our checks, including results."""
 
     async def use(client: Any, server: OpenAIServer) -> None:
         said: Any = {"role": "user", "content": "hi"}
@@ -102,8 +102,8 @@ def test_the_sdk_sends_items_back_that_the_server_takes() -> None:
     with_sdk([FULL, "Cold."], use)
 
 
-def test_the_sdk_knows_refusals_and_cut_off_replies() -> None:
-    """Ours: endings have the vendor's form."""
+def test_the_sdk_recognizes_refusals_and_truncated_replies() -> None:
+    """Ours: the ends of replies have the vendor's form."""
 
     async def use(client: Any, server: OpenAIServer) -> None:
         refused = await client.responses.create(model="gpt-4.1", input="hi")
@@ -116,7 +116,7 @@ def test_the_sdk_knows_refusals_and_cut_off_replies() -> None:
     with_sdk([{"text": "I cannot.", "stop_reason": "refusal"}, {"text": "Hal", "stop_reason": "length"}], use)
 
 
-def test_the_sdk_raises_what_it_raises_for_the_vendors_errors() -> None:
+def test_the_sdk_raises_its_usual_exceptions_for_our_errors() -> None:
     """Ours: error bodies have the vendor's form and codes."""
     import openai
 

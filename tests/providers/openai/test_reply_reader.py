@@ -1,4 +1,4 @@
-"""Reading a stream of events, complete and broken."""
+"""Event streams of the Responses API, complete and broken."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def broken(*events: Event | list[Event]) -> str:
 
 
 def same_or_refused(events: list[Event], whole: ReplyEnded) -> bool:
-    """Return whether the stream gives the same reply or fails in a retryable way."""
+    """Return whether the stream yields the same reply or fails with a retryable error."""
     try:
         found = read(events)
     except ModelError as error:
@@ -150,8 +150,8 @@ def same_or_refused(events: list[Event], whole: ReplyEnded) -> bool:
     return shown == whole.text and (last.text, last.calls) == (whole.text, whole.calls)
 
 
-def test_text_arrives_piece_by_piece_and_ends_with_the_whole_reply() -> None:
-    """Ours: text, the five buckets, the served model and the response's id."""
+def test_text_is_streamed_and_the_reply_ends_with_the_whole_text() -> None:
+    """Ours: the end has the text, the five buckets, the served model and the response's id."""
     assert read(created(), message(0, "Hel", "lo"), completed()) == [
         TextArrived("Hel"),
         TextArrived("lo"),
@@ -165,14 +165,14 @@ def test_text_arrives_piece_by_piece_and_ends_with_the_whole_reply() -> None:
     ]
 
 
-def test_events_without_a_name_are_known_by_their_type() -> None:
-    """Ours: some servers omit the name, and the data has the same type."""
+def test_events_without_a_name_are_recognized_by_their_type() -> None:
+    """Ours: some servers omit the name, but the data has the type."""
     events = (created(), message(0, "Hello"), completed())
     assert read(*events, named=False) == read(*events)
     assert OpenAIReplyReader(prepared("", "")).feed(ServerEvent("", b"[DONE]")) == ()
 
 
-def test_calls_are_given_whole_and_in_order() -> None:
+def test_calls_are_returned_complete_and_in_order() -> None:
     """Seed: several calls in one reply, arguments streamed."""
     reply = ended(
         created(),
@@ -190,15 +190,15 @@ def test_calls_are_given_whole_and_in_order() -> None:
     assert (reply.text, reply.stop_reason, reply.reasoning) == ("I look.", "tool_calls", ())
 
 
-def test_interleaved_items_are_put_together_by_their_index() -> None:
+def test_interleaved_items_are_assembled_by_index() -> None:
     """Ours: the calls of a reply may be interleaved."""
     first, second = call(0, "c1", "{", '"a":1}'), call(1, "c2", "{", '"b":2}')
     both = [event for pair in zip(first, second, strict=True) for event in pair]
     assert [each.arguments for each in ended(both, completed()).calls] == ['{"a":1}', '{"b":2}']
 
 
-def test_reasoning_is_shown_and_kept_with_the_outline_of_the_reply() -> None:
-    """Ours: the vendor's own item goes back, in its place among the others."""
+def test_reasoning_is_streamed_and_kept_with_the_outline_of_the_reply() -> None:
+    """Ours: the vendor's own item is sent back, in its place among the others."""
     found = read(
         thought(0, "First.", "Then."), message(1, "Hm"), thought(2, secret="BBB"), call(3, "c1"), completed()
     )
@@ -215,13 +215,13 @@ def test_reasoning_is_shown_and_kept_with_the_outline_of_the_reply() -> None:
     ]
 
 
-def test_reasoning_that_cannot_go_back_is_kept_as_words() -> None:
-    """Ours: the vendor stores nothing, so an item without its content is useless there."""
+def test_reasoning_that_cannot_be_sent_back_is_kept_as_text() -> None:
+    """Ours: the vendor stores nothing, so an item without its content is useless to it."""
     (kept,) = ended(thought(0, "Hm.", secret=None), message(1, "x"), completed()).reasoning
     assert (kept.text, kept.opaque) == ("Hm.", None)
 
 
-def test_open_reasoning_is_shown_and_goes_back() -> None:
+def test_open_reasoning_is_streamed_and_sent_back() -> None:
     """Ours: models with open reasoning send it as text, and require it back in that form."""
     item = {"summary": [], "content": [{"type": "reasoning_text", "text": "I think."}]}
     found = read(
@@ -237,8 +237,8 @@ def test_open_reasoning_is_shown_and_goes_back() -> None:
     assert kept[0]["content"] == item["content"]
 
 
-def test_two_messages_are_set_apart_and_keep_their_phases() -> None:
-    """Ours: a comment and an answer are two separate texts."""
+def test_two_messages_are_separated_and_keep_their_phases() -> None:
+    """Ours: a commentary and an answer are separate texts."""
     found = read(
         message(0, "Let me see.", phase="commentary"), message(1, "4", "2", phase="final_answer"), completed()
     )
@@ -251,7 +251,7 @@ def test_two_messages_are_set_apart_and_keep_their_phases() -> None:
     ]
 
 
-def test_a_refusal_is_text_that_stops_for_refusal() -> None:
+def test_a_refusal_is_text_with_the_stop_reason_refusal() -> None:
     """Ours: the vendor's message is shown, and is not taken for an answer."""
     refusal = {"type": "refusal", "refusal": "I cannot."}
     found = read(
@@ -271,7 +271,7 @@ def test_a_refusal_is_text_that_stops_for_refusal() -> None:
     ("reason", "stop"),
     [("max_output_tokens", "length"), ("content_filter", "content_filter"), ("odd", "odd")],
 )
-def test_a_reply_that_was_cut_off_says_why(reason: str, stop: str) -> None:
+def test_a_truncated_reply_has_a_stop_reason(reason: str, stop: str) -> None:
     """Ours: the port's stop reasons are used, and the vendor's where the port has none."""
     reply = ended(added(0, "message"), text_delta(0, "Hal"), incomplete(reason))
     assert (reply.text, reply.stop_reason) == ("Hal", stop)
@@ -279,7 +279,7 @@ def test_a_reply_that_was_cut_off_says_why(reason: str, stop: str) -> None:
 
 @pytest.mark.parametrize("status", ["in_progress", "incomplete", None])
 @pytest.mark.parametrize("pieces", [(), ('{"city"',)])
-def test_a_call_that_was_cut_off_is_given_as_far_as_it_came(
+def test_a_call_that_was_cut_off_keeps_the_arguments_received(
     status: str | None, pieces: tuple[str, ...]
 ) -> None:
     """Ours: partial arguments are not JSON, and missing ones are not an empty object."""
@@ -289,7 +289,7 @@ def test_a_call_that_was_cut_off_is_given_as_far_as_it_came(
     assert reply.stop_reason == "length"
 
 
-def test_a_call_that_was_cut_off_is_never_mended() -> None:
+def test_a_call_that_was_cut_off_is_never_completed() -> None:
     """Ours: an incomplete item does not supply what was not streamed."""
     item = {"call_id": "c1", "name": "weather", "arguments": "{}", "status": "incomplete"}
     begun = added(0, "function_call", call_id="c1", name="weather", arguments="")
@@ -297,7 +297,7 @@ def test_a_call_that_was_cut_off_is_never_mended() -> None:
     assert reply.calls[0].arguments == ""
 
 
-def test_what_the_end_repeats_must_be_what_was_streamed() -> None:
+def test_the_final_item_must_match_the_streamed_deltas() -> None:
     """Ours: a stream that lost or changed something fails."""
     item = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"a":1}'}
     events = call(0, "c1", '{"a":1}')
@@ -308,7 +308,7 @@ def test_what_the_end_repeats_must_be_what_was_streamed() -> None:
     assert "not what its events said" in broken(message(0, "x"), completed({"type": "message", **words("y")}))
 
 
-def test_the_rest_of_a_message_is_taken_from_its_end() -> None:
+def test_the_rest_of_a_message_is_read_from_its_final_item() -> None:
     """Ours: a completed item is used, whether or not it was streamed."""
     found = read(added(0, "message"), text_delta(0, "Hel"), done(0, "message", **words("Hello")), completed())
     assert found[:2] == [TextArrived("Hel"), TextArrived("lo")]
@@ -316,7 +316,7 @@ def test_the_rest_of_a_message_is_taken_from_its_end() -> None:
     assert found[-1].text == "Hello"
 
 
-def test_deltas_that_do_not_belong_are_refused() -> None:
+def test_misplaced_deltas_are_refused() -> None:
     """Ours: duplicated and misplaced events never make a reply that the model did not write."""
     begun, delta, ends = added(0, "message"), text_delta(0, "x"), done(0, "message", **words("x"))
     assert "has begun" in broken(delta)
@@ -328,8 +328,8 @@ def test_deltas_that_do_not_belong_are_refused() -> None:
     assert "deltas" in broken(begun, delta, delta, ends)
 
 
-def test_a_call_is_what_it_began_as() -> None:
-    """Ours: a call whose parts disagree does not run."""
+def test_a_call_whose_parts_disagree_is_refused() -> None:
+    """Ours: such a call does not run."""
     events = call(0, "c1", "{", "}")
     assert "deltas" in broken(events[:2], events[-1])
     assert "deltas" in broken(events[:2], events[1:])
@@ -344,8 +344,8 @@ def test_a_complete_response_has_no_unfinished_items() -> None:
     assert "is not" in broken(call(0, "c1", "{}", status="in_progress"), completed())
 
 
-def test_every_duplicate_or_swap_of_numbered_events_is_harmless_or_refused() -> None:
-    """Ours: numbered events are read in order, so a disorder gives the same reply or none."""
+def test_duplicated_or_swapped_events_are_harmless_or_refused() -> None:
+    """Ours: events are numbered and read in order, so disorder yields the same reply or none."""
     events = numbered(
         [created(), *thought(0, "Hm."), *message(1, "a", "b", "c"), *call(2, "c1", "{", "}"), completed()]
     )
@@ -358,7 +358,7 @@ def test_every_duplicate_or_swap_of_numbered_events_is_harmless_or_refused() -> 
             assert same_or_refused(changed, whole)
 
 
-def test_a_dropped_event_never_changes_a_reply() -> None:
+def test_a_missing_event_never_changes_a_reply() -> None:
     """Ours: missing parts are detected, or are not needed."""
     output = [{"type": "message", **words("abc")}]
     output.append({"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"a":1}'})
@@ -368,7 +368,7 @@ def test_a_dropped_event_never_changes_a_reply() -> None:
         assert same_or_refused(events[:at] + events[at + 1 :], whole)
 
 
-def test_what_is_not_known_and_not_needed_is_passed_over() -> None:
+def test_unknown_events_and_items_are_ignored() -> None:
     """Ours: the vendor adds events and items all the time."""
     reply = ended(
         event("in_progress", response={}),
@@ -387,7 +387,7 @@ def test_what_is_not_known_and_not_needed_is_passed_over() -> None:
     "data", [b"{", b"[]", b"\xff", b"[" * 100_000, b'{"delta": 1, "output_index": 0}', b'{"delta": "x"}']
 )
 @pytest.mark.parametrize("name", ["response.output_text.delta", "response.completed", ""])
-def test_an_event_that_cannot_be_read_is_an_error_that_may_be_retried(name: str, data: bytes) -> None:
+def test_an_unreadable_event_is_a_retryable_failure(name: str, data: bytes) -> None:
     """Ours: an unreadable event is not guessed at."""
     reader = OpenAIReplyReader(prepared("m", ORIGIN))
     if not name and data.startswith(b'{"'):
@@ -398,8 +398,8 @@ def test_an_event_that_cannot_be_read_is_an_error_that_may_be_retried(name: str,
     assert caught.value.retryable
 
 
-def test_a_megabyte_of_arguments_comes_in_whole() -> None:
-    """Ours: 1 MB of arguments, streamed in small pieces."""
+def test_a_megabyte_of_arguments_arrives_unchanged() -> None:
+    """Ours: 1 MB of arguments may be streamed in small pieces."""
     pieces = ['{"text":"', *["x" * 64] * 16_384, '"}']
     reply = ended(call(0, "c1", *pieces), completed())
     assert len(reply.calls[0].arguments) == 1_048_576 + 11

@@ -1,4 +1,4 @@
-"""The requests to the Responses API, as JSON."""
+"""Requests to the Responses API, as JSON."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def said(text: str) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
-def test_a_plain_question_is_a_small_body_and_nothing_of_it_is_stored() -> None:
-    """Ours: unset settings are not sent, and the vendor stores nothing."""
+def test_a_plain_question_has_a_small_body_and_is_not_stored_by_the_vendor() -> None:
+    """Ours: unset settings are not sent, and the vendor is asked to store nothing."""
     assert body(user("hi")) == {"model": "gpt-4.1", "input": [said("hi")], "stream": True, "store": False}
 
 
-def test_a_body_holds_instructions_tools_format_reasoning_sampling_and_the_key_of_the_cache() -> None:
-    """Ours: every setting of a request is translated to the vendor's names."""
+def test_a_body_has_instructions_tools_format_reasoning_sampling_and_a_cache_key() -> None:
+    """Ours: every setting is translated to the vendor's names."""
     sent = body(
         user("hi"),
         model="gpt-5.2",
@@ -115,8 +115,8 @@ def test_a_body_holds_instructions_tools_format_reasoning_sampling_and_the_key_o
     }
 
 
-def test_calls_and_their_results_follow_the_words_of_a_reply() -> None:
-    """Seed: every call of the history has its result, under the vendor's id."""
+def test_calls_and_their_results_follow_the_text_of_a_reply() -> None:
+    """Seed: every call in the history has its result, under the vendor's id."""
     sent = items(
         user("weather?"),
         AssistantMessage(
@@ -141,7 +141,7 @@ def test_calls_and_their_results_follow_the_words_of_a_reply() -> None:
     ]
 
 
-def test_a_result_is_shown_as_it_is_to_be_shown() -> None:
+def test_shown_replaces_the_result() -> None:
     """Ours: `shown` replaces the result; a string is not quoted."""
     calls = tuple(ToolCall(call_id=n, name="f", arguments={}, provider_id=f"c{n}") for n in (1, 2))
     sent = items(
@@ -153,8 +153,8 @@ def test_a_result_is_shown_as_it_is_to_be_shown() -> None:
 
 
 @pytest.mark.parametrize("given", ["", "toolu_01", "x" * 90], ids=["none", "foreign", "long"])
-def test_every_call_of_a_conversation_has_an_id_of_its_own_that_fits(given: str) -> None:
-    """Ours: the ids of other vendors' histories may be missing, reused or too long."""
+def test_every_call_of_a_conversation_has_a_unique_id_of_valid_length(given: str) -> None:
+    """Ours: ids in other vendors' histories may be missing, reused or too long."""
     call = ToolCall(call_id=1, name="f", arguments={}, provider_id=given)
     turn = (
         AssistantMessage(tool_calls=(call,)),
@@ -168,14 +168,14 @@ def test_every_call_of_a_conversation_has_an_id_of_its_own_that_fits(given: str)
     assert items(*turn, *turn)[:4] == sent[:4]
 
 
-def test_nothing_empty_is_sent() -> None:
+def test_empty_parts_are_not_sent() -> None:
     """Ours: the API refuses empty parts."""
     parts = (TextPart(text=""), TextPart(text="x"))
     assert items(user(""), AssistantMessage(), user(parts)) == [said("x")]
 
 
-def test_an_image_and_a_document_go_as_data_urls_and_text_as_text() -> None:
-    """Ours: media of a message is sent with it, in the form that the vendor reads."""
+def test_images_and_documents_are_sent_as_data_urls_and_text_as_text() -> None:
+    """Ours: media is sent with its message, in the form that the vendor reads."""
     parts: tuple[Part, ...] = (
         TextPart(text="Look:"),
         AttachmentPart(digest="i", media_type="image/png", size=3),
@@ -198,8 +198,8 @@ def test_an_image_and_a_document_go_as_data_urls_and_text_as_text() -> None:
 
 
 @pytest.mark.parametrize("media_type", ["audio/wav", "image/tiff", "application/zip"])
-def test_media_that_the_vendor_cannot_read_is_refused_by_its_name(media_type: str) -> None:
-    """Ours: the error names the attachment to the user, before anything is sent."""
+def test_media_that_the_vendor_cannot_read_is_refused_by_name(media_type: str) -> None:
+    """Ours: the error names the attachment, and is raised before anything is sent."""
     part = AttachmentPart(digest="d", media_type=media_type, size=1, name="thing.bin")
     with pytest.raises(InvalidArgument, match=rf"{media_type}.*thing\.bin"):
         items(user((part,)), media={"d": b"x"})
@@ -225,7 +225,7 @@ def thoughtful(text: str = "I look.", ids: tuple[str, ...] = ("c1", "c2"), origi
     ]
 
 
-def test_reasoning_goes_back_in_its_place() -> None:
+def test_reasoning_is_sent_back_in_its_place() -> None:
     """Ours: the vendor requires the items of a reply in their original order."""
     assert thoughtful() == ["rs_1", ("I look.", "commentary"), "rs_2", "c1", "c2"]
     kept = Reasoning(origin=ORIGIN, opaque=OUTLINE)
@@ -233,19 +233,19 @@ def test_reasoning_goes_back_in_its_place() -> None:
     assert sent[0] == {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "AAA"}
 
 
-def test_reasoning_of_another_origin_stays_here() -> None:
+def test_reasoning_from_another_origin_is_not_sent() -> None:
     """Ours: reasoning is sent back only to its origin."""
     assert thoughtful(origin="openai https://other/v1 gpt-5.2") == [("I look.", None), "c1", "c2"]
 
 
-def test_reasoning_that_leads_nowhere_is_left_out() -> None:
-    """Ours: the API refuses reasoning without the item that follows it, and plugins may drop that."""
+def test_reasoning_without_the_item_that_follows_it_is_left_out() -> None:
+    """Ours: the API refuses reasoning on its own, and plugins may drop the item after it."""
     assert thoughtful(text="", ids=("c2",)) == ["c2"]
     assert thoughtful(ids=("c1",)) == ["rs_1", ("I look.", "commentary"), "rs_2", "c1"]
 
 
-def test_changed_words_and_unknown_calls_are_sent_as_they_are_now() -> None:
-    """Ours: an outline never restores what a plugin removed."""
+def test_edited_text_and_unknown_calls_are_sent_in_their_current_form() -> None:
+    """Ours: an outline never restores content that a plugin removed."""
     assert thoughtful(text="[gone]", ids=("c1", "c2", "c9")) == [
         "rs_1",
         ("[gone]", "commentary"),
@@ -257,7 +257,7 @@ def test_changed_words_and_unknown_calls_are_sent_as_they_are_now() -> None:
 
 
 def test_several_messages_of_one_reply_are_separated_again() -> None:
-    """Ours: a comment and an answer have phases, which the vendor requires back."""
+    """Ours: a commentary and an answer have phases, which the vendor requires back."""
     outline = [
         {"type": "message", "chars": 3, "phase": "commentary"},
         {"type": "other"},
@@ -271,8 +271,8 @@ def test_several_messages_of_one_reply_are_separated_again() -> None:
     ]
 
 
-def test_what_another_version_has_kept_is_not_trusted() -> None:
-    """Ours: an opaque value that is not an outline is skipped."""
+def test_an_unknown_opaque_value_is_ignored() -> None:
+    """Ours: an opaque value that is not an outline, such as another version's, is skipped."""
     kept = Reasoning(origin=ORIGIN, opaque={"some": "thing"})
     assert len(items(AssistantMessage(text="x", reasoning=(kept,)))) == 1
 
@@ -288,7 +288,7 @@ def test_what_another_version_has_kept_is_not_trusted() -> None:
         ("llama", False),
     ],
 )
-def test_encrypted_reasoning_is_asked_of_models_that_reason(model: str, asks: bool) -> None:
+def test_encrypted_reasoning_is_requested_only_from_models_that_reason(model: str, asks: bool) -> None:
     """Bug: other models answer "Encrypted content is not supported with this model"."""
     assert ("include" in body(user(), model=model)) is asks
 
@@ -296,12 +296,12 @@ def test_encrypted_reasoning_is_asked_of_models_that_reason(model: str, asks: bo
 @pytest.mark.parametrize(
     ("wanted", "effort"), [("minimal", "minimal"), (1, "low"), (10_000, "medium"), (50_000, "high")]
 )
-def test_effort_is_asked_for_in_words_or_tokens(wanted: str | int, effort: str) -> None:
-    """Ours: one setting for all vendors; OpenAI accepts only words."""
+def test_reasoning_may_be_given_as_a_level_or_in_tokens(wanted: str | int, effort: str) -> None:
+    """Ours: one setting for all vendors; OpenAI accepts only levels."""
     assert body(user(), settings={"reasoning": wanted})["reasoning"]["effort"] == effort
 
 
-def test_no_reasoning_is_asked_for_without_a_summary_of_it() -> None:
+def test_disabled_reasoning_is_sent_without_a_summary() -> None:
     """Ours: without reasoning there is no summary."""
     sent = body(user(), model="gpt-5.2", settings={"reasoning": "none"})
     assert sent["reasoning"] == {"effort": "none"}
@@ -316,25 +316,25 @@ def test_a_setting_that_the_api_does_not_have_is_refused(setting: dict[str, Any]
 
 
 def test_tool_settings_without_tools_are_not_sent() -> None:
-    """Ours: the API refuses a choice among no tools."""
+    """Ours: the API refuses a tool choice without tools."""
     sent = body(user(), settings={"tool_choice": "auto", "parallel_tool_calls": True})
     assert "tool_choice" not in sent
     assert "parallel_tool_calls" not in sent
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
-def test_a_choice_of_tools_in_words_goes_as_it_is(choice: str) -> None:
+def test_a_tool_choice_that_is_a_keyword_is_sent_unchanged(choice: str) -> None:
     """Ours: only the name of a tool needs another form."""
     assert body(user(), tools=(WEATHER,), settings={"tool_choice": choice})["tool_choice"] == choice
 
 
-def test_nothing_is_cached_on_request() -> None:
+def test_caching_can_be_disabled() -> None:
     """Ours: `cache` is the user's choice."""
     assert "prompt_cache_key" not in body(user(), session_id="s", settings={"cache": False})
 
 
-def test_an_answer_that_is_not_an_object_is_asked_for_in_words() -> None:
-    """Ours: the API accepts only objects, so a list is described in the prompt."""
+def test_an_output_type_that_is_not_an_object_is_described_in_the_prompt() -> None:
+    """Ours: the API accepts only objects as a format."""
     sent = body(
         user(), instructions="Be kind.", output_schema={"type": "array", "items": {"type": "integer"}}
     )
@@ -343,8 +343,8 @@ def test_an_answer_that_is_not_an_object_is_asked_for_in_words() -> None:
     assert '{"type":"array","items":{"type":"integer"}}' in sent["instructions"]
 
 
-def test_a_schema_that_refers_to_itself_is_sent_as_an_object() -> None:
-    """Ours: a recursive type starts with a reference, where the API requires an object."""
+def test_a_recursive_schema_is_sent_as_an_object() -> None:
+    """Ours: the schema of a recursive type starts with a reference, where the API requires an object."""
     node = {
         "type": "object",
         "properties": {"next": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]}},
@@ -374,15 +374,15 @@ UNION: dict[str, Any] = {
 }
 
 
-def test_a_union_of_models_is_asked_for_in_words() -> None:
-    """Ours: the API refuses `anyOf` at the root, so a union is described, and checked on arrival."""
+def test_a_union_of_object_types_is_described_in_the_prompt() -> None:
+    """Ours: the API refuses `anyOf` at the root, so a union is described, and validated on arrival."""
     sent = body(user(), output_schema=UNION)
     assert "text" not in sent
     assert '"title":"Verdict"' in sent["instructions"]
     assert '"title":"Question"' in sent["instructions"]
 
 
-def test_a_list_of_a_union_within_an_object_is_the_format() -> None:
+def test_a_list_of_a_union_inside_an_object_is_sent_as_the_format() -> None:
     """Ours: below the root, the API accepts `anyOf`."""
     closed = [{**one, "additionalProperties": False} for one in UNION["anyOf"]]
     schema = {

@@ -1,4 +1,4 @@
-"""What several tests of the dialect share: requests, and events as servers send them."""
+"""Values that several tests of the dialect share: requests, and events as servers send them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def asked(
 
 
 def body(*messages: Message, base_url: str = LOCAL, **more: Any) -> dict[str, Any]:
-    """Return the body that is sent, as JSON."""
+    """Return the request body, as JSON."""
     made = request_body(asked(*messages, **more), host_of(base_url))
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(made))
     return found
@@ -64,7 +64,7 @@ def usage_chunk(prompt: int = 10, completion: int = 5, **more: Any) -> ServerEve
 
 
 def call_chunk(index: int | None = 0, id: str | None = None, **function: Any) -> ServerEvent:
-    """Return a piece of a tool call."""
+    """Return a fragment of a tool call."""
     piece: dict[str, Any] = {"function": function}
     piece |= {} if index is None else {"index": index}
     piece |= {} if id is None else {"id": id, "type": "function"}
@@ -72,7 +72,7 @@ def call_chunk(index: int | None = 0, id: str | None = None, **function: Any) ->
 
 
 def read(*events: ServerEvent, **more: Any) -> tuple[list[ModelDelta], ReplyEnded]:
-    """Return the deltas of the events, and the reply at their end."""
+    """Return the deltas of the events, and the reply that ends them."""
     reader = OpenAICompatibleReplyReader(asked(**more))
     deltas = [delta for each in events for delta in reader.feed(each) if not isinstance(delta, ReplyFinished)]
     last = deltas.pop()

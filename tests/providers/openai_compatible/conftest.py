@@ -1,4 +1,4 @@
-"""Lets the tests here share what is in `chat_values`."""
+"""Makes `chat_values` importable."""
 
 from __future__ import annotations
 

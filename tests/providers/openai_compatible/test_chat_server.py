@@ -25,7 +25,7 @@ LOOK = {"name": "look", "arguments": {"at": "the sky above the port"}, "id": "ca
 
 
 def play(scene: Callable[[ChatServer, AsyncOpenAI], Coroutine[Any, Any, None]], *replies: Served) -> None:
-    """Run a scene with a server and a client of the SDK."""
+    """Run a scenario with a server and a client of the SDK."""
     from openai import AsyncOpenAI
 
     async def main() -> None:
@@ -38,8 +38,8 @@ def play(scene: Callable[[ChatServer, AsyncOpenAI], Coroutine[Any, Any, None]], 
     asyncio.run(main())
 
 
-def test_the_sdk_reads_a_whole_answer() -> None:
-    """Ours: text, calls, usage and ends, without a stream."""
+def test_the_sdk_reads_a_whole_response() -> None:
+    """Ours: the response has text, calls, usage and finish reason without streaming, too."""
 
     async def scene(server: ChatServer, client: AsyncOpenAI) -> None:
         first = await client.chat.completions.create(model="m", messages=HI)
@@ -65,8 +65,8 @@ def test_the_sdk_reads_a_whole_answer() -> None:
     )
 
 
-def test_the_sdk_puts_a_stream_together() -> None:
-    """Ours: the SDK's helper joins pieces of text and of several calls."""
+def test_the_sdk_assembles_a_stream() -> None:
+    """Ours: the SDK's helper joins the pieces of text and of several calls."""
 
     async def scene(server: ChatServer, client: AsyncOpenAI) -> None:
         async with client.chat.completions.stream(
@@ -89,8 +89,8 @@ def test_the_sdk_puts_a_stream_together() -> None:
     play(scene, {"text": "I look twice.", "chunk_size": 3, "tool_calls": calls})
 
 
-def test_a_count_is_streamed_only_if_it_was_asked_for() -> None:
-    """Ours: OpenAI sends the token count only on request."""
+def test_usage_is_streamed_only_on_request() -> None:
+    """Ours: OpenAI sends token counts only if the request asks for them."""
 
     async def scene(server: ChatServer, client: AsyncOpenAI) -> None:
         stream = await client.chat.completions.create(model="m", messages=HI, stream=True)
@@ -102,8 +102,8 @@ def test_a_count_is_streamed_only_if_it_was_asked_for() -> None:
     play(scene, "Hello")
 
 
-def test_errors_are_those_that_the_sdk_knows() -> None:
-    """Ours: statuses, codes and words."""
+def test_the_sdk_recognizes_our_errors() -> None:
+    """Ours: errors have the vendor's statuses, codes and messages."""
     import openai
 
     async def scene(server: ChatServer, client: AsyncOpenAI) -> None:
@@ -125,7 +125,7 @@ def test_errors_are_those_that_the_sdk_knows() -> None:
 
 
 def test_a_conversation_with_tools_continues() -> None:
-    """Ours: what the SDK received can be sent back."""
+    """Ours: the SDK's reply can be sent back."""
 
     async def scene(server: ChatServer, client: AsyncOpenAI) -> None:
         first = await client.chat.completions.create(model="m", messages=HI, tools=[TOOL])
@@ -169,7 +169,7 @@ CALLED: Any = {
         ),
     ],
 )
-def test_what_openai_refuses_is_refused(options: Any, words: str) -> None:
+def test_requests_that_openai_refuses_are_refused(options: Any, words: str) -> None:
     """Ours: no test passes with a request that the real vendor would refuse."""
     import openai
 

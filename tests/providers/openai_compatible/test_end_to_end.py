@@ -1,4 +1,4 @@
-"""Agents on a model behind Chat Completions, over real HTTP."""
+"""Agents with a model behind Chat Completions, over real HTTP."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Scene = Callable[[ChatServer, OpenAICompatibleModel], Coroutine[Any, Any, None]]
 
 
 def play(scene: Scene, *replies: Served, **options: Any) -> None:
-    """Run a scene with a server and a model on it."""
+    """Run a scenario with a server and a model connected to it."""
 
     async def main() -> None:
         async with ChatServer(replies, **options) as server:
@@ -63,7 +63,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def test_the_ten_line_agent() -> None:
+def test_a_ten_line_agent_answers() -> None:
     """Ours: the key is in its header and nowhere else."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
@@ -82,7 +82,7 @@ def test_the_ten_line_agent() -> None:
     play(scene, {"text": "Hello!", "chunk_size": 2})
 
 
-def test_a_local_server_is_asked_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_server_is_called_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: a key for another host is not sent."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.delenv("OPENAI_COMPATIBLE_API_KEY", raising=False)
@@ -98,7 +98,7 @@ def test_a_local_server_is_asked_without_a_key(monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(main())
 
 
-def test_tools_are_called_and_told_of() -> None:
+def test_tools_are_called_and_their_results_are_sent_back() -> None:
     """Ours: a reply may have several calls, each answered under its id."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
@@ -113,7 +113,7 @@ def test_tools_are_called_and_told_of() -> None:
     play(scene, asks(("add", {"a": 1, "b": 2}), ("add", {"a": 3, "b": 4})), "3 and 7")
 
 
-def test_structured_output() -> None:
+def test_structured_output_is_requested_and_validated() -> None:
     """Ours: the server gets the schema, the caller gets the value."""
 
     @dataclass
@@ -142,8 +142,8 @@ def test_images_and_files_reach_the_server() -> None:
     play(scene, "a dot")
 
 
-def test_reasoning_comes_back_to_its_origin_only() -> None:
-    """Ours: reasoning before a call goes back with it, and never to another model."""
+def test_reasoning_is_sent_back_only_to_its_origin() -> None:
+    """Ours: reasoning before a call is sent back with it, and never to another model."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         result = await Agent(model, tools=[add]).run("sum")
@@ -159,7 +159,7 @@ def test_reasoning_comes_back_to_its_origin_only() -> None:
 
 
 def test_reasoning_is_streamed_before_the_text() -> None:
-    """Ours: reasoning is reported as such."""
+    """Ours: reasoning has its own kind of delta."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         deltas = await deltas_of(model)
@@ -170,8 +170,8 @@ def test_reasoning_is_streamed_before_the_text() -> None:
     play(scene, {"text": "so", "reasoning": "let me think about it"})
 
 
-def test_usage_stop_reasons_and_refusals() -> None:
-    """Ours: usage has five buckets, and stop reasons are the port's."""
+def test_replies_have_usage_and_a_stop_reason() -> None:
+    """Ours: usage has five buckets, and stop reasons are the port's, also for refusals."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         reply = await reply_of(model)
@@ -179,7 +179,7 @@ def test_usage_stop_reasons_and_refusals() -> None:
         assert (await reply_of(model)).stop_reason == "length"
         refusal = await reply_of(model)
         assert (refusal.text, refusal.stop_reason) == ("I will not.", "refusal")
-        assert server.connections == 1  # what was behind the last word did not cost the connection
+        assert server.connections == 1  # events after the last text did not cost the connection
 
     used = {"input": 5, "cache_read": 7, "cache_write": 2, "output": 9, "reasoning": 3}
     play(
@@ -191,7 +191,7 @@ def test_usage_stop_reasons_and_refusals() -> None:
 
 
 def test_a_cancelled_reply_closes_the_connection() -> None:
-    """Ours: the server sees at once that the client has gone."""
+    """Ours: the server sees at once that the client has disconnected."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         asking = asyncio.create_task(deltas_of(model))
@@ -204,7 +204,7 @@ def test_a_cancelled_reply_closes_the_connection() -> None:
     play(scene, ServedReply(text="a long story", chunk_size=1, fault=Fault(stall_at=600)))
 
 
-def test_leaving_a_reply_in_its_middle_closes_the_connection() -> None:
+def test_closing_the_iterator_in_the_middle_closes_the_connection() -> None:
     """Ours: closing the iterator ends the call."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
@@ -216,7 +216,7 @@ def test_leaving_a_reply_in_its_middle_closes_the_connection() -> None:
     play(scene, ServedReply(text="a long story", chunk_size=1, fault=Fault(stall_at=600)))
 
 
-def test_a_turn_is_taken_up_again_by_another_runtime(tmp_path: Path) -> None:
+def test_another_runtime_resumes_a_waiting_turn(tmp_path: Path) -> None:
     """Ours: the model is not called again, and its call keeps its id."""
 
     @tool(approval="manual")
@@ -244,7 +244,7 @@ def test_a_turn_is_taken_up_again_by_another_runtime(tmp_path: Path) -> None:
     play(scene, asks(("pay", {"cents": 5})), "Done.")
 
 
-# What servers do otherwise
+# How servers differ
 
 
 def raw(*chunks: Any, done: bool = False, **fault: Any) -> ServedReply:
@@ -270,7 +270,7 @@ def test_a_stream_may_end_after_the_finish_reason() -> None:
     play(scene, raw(said("he"), said("llo", "stop")))
 
 
-def test_a_connection_that_breaks_after_the_finish_reason_costs_only_the_count() -> None:
+def test_a_connection_that_breaks_after_the_finish_reason_loses_only_the_usage() -> None:
     """Ours: the reply is already complete."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
@@ -279,7 +279,7 @@ def test_a_connection_that_breaks_after_the_finish_reason_costs_only_the_count()
     play(scene, raw(said("hello", "stop"), reset=True))
 
 
-def test_a_connection_that_stays_silent_after_the_finish_reason_does_not_hold_the_reply() -> None:
+def test_silence_after_the_finish_reason_does_not_delay_the_reply() -> None:
     """Ours: the token count is awaited only briefly."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
@@ -290,7 +290,7 @@ def test_a_connection_that_stays_silent_after_the_finish_reason_does_not_hold_th
     play(scene, raw(said("hello", "stop"), stall_at=10_000))
 
 
-def test_a_stream_that_ends_before_the_finish_reason_is_not_a_reply() -> None:
+def test_a_stream_that_ends_before_the_finish_reason_is_a_failure() -> None:
     """Ours: no partial reply is used, with or without `[DONE]`."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
@@ -302,7 +302,7 @@ def test_a_stream_that_ends_before_the_finish_reason_is_not_a_reply() -> None:
     play(scene, raw(said("he")), raw(said("he"), done=True))
 
 
-def test_words_behind_the_finish_reason_are_no_reply() -> None:
+def test_text_after_the_finish_reason_is_a_failure() -> None:
     """Ours: events in the wrong order fail the reply."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
@@ -315,7 +315,7 @@ def test_words_behind_the_finish_reason_are_no_reply() -> None:
 @pytest.mark.parametrize(
     ("order", "made"), [("drop:1", 0), ("swap:1", 0), ("garbage:1", 0), ("duplicate:1", 1)]
 )
-def test_a_call_whose_start_is_lost_or_late_is_not_a_reply(order: str, made: int) -> None:
+def test_a_call_whose_start_is_missing_or_late_is_a_failure(order: str, made: int) -> None:
     """Bug: the failure came after the finish reason and was taken for a broken connection."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
@@ -330,8 +330,8 @@ def test_a_call_whose_start_is_lost_or_late_is_not_a_reply(order: str, made: int
     play(scene, {**calls, "fault": {"order": order}})
 
 
-def test_an_error_in_the_stream_ends_the_turn_with_the_servers_words() -> None:
-    """Ours: the error has the server's message without the key that it repeats."""
+def test_an_error_in_the_stream_stops_the_turn_with_the_servers_message() -> None:
+    """Ours: the error has the server's message without the key that it contains."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         with pytest.raises(TurnStopped) as caught:
@@ -342,7 +342,7 @@ def test_an_error_in_the_stream_ends_the_turn_with_the_servers_words() -> None:
     play(scene, raw(said("he"), {"error": {"code": 502, "message": f"the GPU is on fire, {KEY}"}}))
 
 
-def test_refusals_say_what_the_server_said() -> None:
+def test_an_error_has_the_servers_message() -> None:
     """Ours: an error has the status, the code and the message."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
@@ -368,8 +368,8 @@ def test_refusals_say_what_the_server_said() -> None:
     )
 
 
-def test_extras_reach_the_server_as_they_are() -> None:
-    """Ours: settings that only one server knows are sent unchanged."""
+def test_extra_settings_are_sent_unchanged() -> None:
+    """Ours: some settings are known to one server only."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         settings = {"extra_body": {"min_p": 0.1}, "extra_headers": {"x-title": "t"}}
@@ -380,8 +380,8 @@ def test_extras_reach_the_server_as_they_are() -> None:
     play(scene, "ok")
 
 
-def test_a_silent_server_is_given_up() -> None:
-    """Ours: a deadline between chunks holds until the finish reason."""
+def test_a_silent_server_times_out() -> None:
+    """Ours: the deadline between chunks applies until the finish reason."""
 
     async def main() -> None:
         async with ChatServer([raw(said("he"), stall_at=10_000)]) as server:
@@ -394,8 +394,8 @@ def test_a_silent_server_is_given_up() -> None:
     asyncio.run(main())
 
 
-def test_a_megabyte_of_arguments_arrives_whole() -> None:
-    """Ours: 1 MB of tool arguments."""
+def test_a_megabyte_of_arguments_arrives_unchanged() -> None:
+    """Ours: tool arguments may be 1 MB long."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         (call,) = (await reply_of(model)).calls

@@ -1,4 +1,4 @@
-"""Refusals of servers."""
+"""Error responses of servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def complained(status: int, body: Any) -> tuple[str, str, bool | None]:
         (b"", "status 400"),
     ],
 )
-def test_the_words_are_found_in_any_shape(body: Any, words: str) -> None:
+def test_the_message_is_found_in_any_format(body: Any, words: str) -> None:
     """Ours: the error has the vendor's message."""
     assert complained(400, body)[0] == words
 
@@ -53,7 +53,7 @@ def test_the_words_are_found_in_any_shape(body: Any, words: str) -> None:
         (413, "The prompt is too long: 9000, model maximum context length: 8191", None),
     ],
 )
-def test_an_overflow_is_reported_as_one(status: int, message: str, code: str | None) -> None:
+def test_a_context_overflow_is_recognized(status: int, message: str, code: str | None) -> None:
     """Ours: each server words it differently."""
     assert complained(status, {"error": {"message": message, "code": code}})[1:] == (
         TurnCode.CONTEXT_OVERFLOW,
@@ -76,6 +76,8 @@ def test_an_overflow_is_reported_as_one(status: int, message: str, code: str | N
         (500, {"message": "oops"}, TurnCode.PROVIDER_ERROR, None),
     ],
 )
-def test_whether_another_try_makes_sense(status: int, error: Any, code: str, retryable: bool | None) -> None:
-    """Ours: the vendor's own statement takes precedence over the status."""
+def test_the_error_decides_whether_to_retry(
+    status: int, error: Any, code: str, retryable: bool | None
+) -> None:
+    """Ours: the vendor's error code takes precedence over the status."""
     assert complained(status, {"error": error})[1:] == (code, retryable)

@@ -36,7 +36,7 @@ KEYS = {
     ],
 )
 def test_a_name_is_split_at_the_last_at_before_a_url(name: str, model: str, base_url: str) -> None:
-    """Ours: names of models contain paths, tags and versions."""
+    """Ours: model names contain paths, tags and versions."""
     assert split_name(name) == (model, base_url)
 
 
@@ -57,8 +57,8 @@ def test_a_name_is_split_at_the_last_at_before_a_url(name: str, model: str, base
         "m@https://h/v 1",
     ],
 )
-def test_a_name_that_says_too_little_is_refused(name: str) -> None:
-    """Ours: the error shows the right form, and repeats no password."""
+def test_an_incomplete_name_is_refused(name: str) -> None:
+    """Ours: the error shows the expected form, and repeats no password."""
     with pytest.raises(InvalidArgument) as caught:
         split_name(name)
     assert "pass@" not in str(caught.value)
@@ -81,12 +81,12 @@ def test_a_name_that_says_too_little_is_refused(name: str) -> None:
         ("https://evil.example/api.openai.com", None),
     ],
 )
-def test_a_key_goes_to_its_own_host_only(base_url: str, key: str | None) -> None:
-    """Ours: a key of one host is never sent to another."""
+def test_a_key_is_sent_only_to_its_own_host(base_url: str, key: str | None) -> None:
+    """Ours: a key for one host is never sent to another."""
     assert key_for(base_url, None, KEYS) == key
 
 
-def test_a_key_that_is_passed_comes_first_and_the_one_for_any_host_last() -> None:
+def test_a_key_argument_comes_first_and_the_key_for_any_host_last() -> None:
     """Ours: keys are looked up in this order."""
     any_host = {"OPENAI_COMPATIBLE_API_KEY": "key-any"}
     assert key_for("https://api.groq.com/openai/v1", "mine", KEYS | any_host) == "mine"
@@ -101,13 +101,13 @@ def test_a_known_host_without_a_key_names_the_variable() -> None:
         key_for("https://api.groq.com/openai/v1", None, {})
 
 
-def test_a_known_host_is_not_asked_in_the_clear() -> None:
+def test_a_known_host_is_not_called_over_plain_http() -> None:
     """Ours: a typing mistake must not send a key unencrypted."""
     with pytest.raises(InvalidArgument, match="https"):
         key_for("http://api.openai.com/v1", "sk-secret", {})
 
 
-def test_the_model_id_holds_the_url_and_no_key() -> None:
+def test_the_model_id_contains_the_url_but_no_key() -> None:
     """Ours: sessions record `openai-compatible:MODEL@BASE_URL`, or the name of a known provider."""
     model = OpenAICompatibleModel("qwen3:8b", "http://localhost:11434/v1/", api_key="sk-very-secret-1")
     assert model.model_id == "openai-compatible:qwen3:8b@http://localhost:11434/v1"
@@ -118,8 +118,8 @@ def test_the_model_id_holds_the_url_and_no_key() -> None:
         OpenAICompatibleModel(" ", "http://localhost")
 
 
-def test_an_unknown_host_gets_what_most_take() -> None:
-    """Ours: local servers need no table."""
+def test_an_unknown_host_gets_the_most_common_settings() -> None:
+    """Ours: local servers need no configuration."""
     host = host_of("http://192.168.1.7:8000/v1")
     assert (host.max_tokens, host.asks_usage, host.cache_key, host.key_variable) == (
         "max_tokens",

@@ -19,12 +19,12 @@ CALLS = chunk("tool_calls")
 
 
 def calls_of(*events: ServerEvent) -> list[tuple[str, str, str]]:
-    """Return the calls of a reply with these events and its end."""
+    """Return the calls of a reply that has these events and then ends."""
     return [(one.name, one.arguments, one.provider_id) for one in read(*events, CALLS, DONE)[1].calls]
 
 
 def refused(*events: ServerEvent) -> ModelError:
-    """Return the failure that the events end with."""
+    """Return the error that the events end with."""
     with pytest.raises(ModelError) as caught:
         read(*events)
     return caught.value
@@ -33,8 +33,8 @@ def refused(*events: ServerEvent) -> ModelError:
 # Text and ends
 
 
-def test_text_arrives_piece_by_piece() -> None:
-    """Ours: OpenAI sends the text in this form."""
+def test_text_is_streamed() -> None:
+    """Ours: OpenAI streams text in this form."""
     deltas, reply = read(
         chunk(role="assistant", content=""),
         chunk(content="Hel"),
@@ -68,20 +68,20 @@ def test_text_arrives_piece_by_piece() -> None:
         pytest.param([chunk("", content=""), STOP, DONE], id="empty-reason"),
     ],
 )
-def test_a_reply_ends_however_its_count_comes(ends: list[ServerEvent]) -> None:
-    """Ours: the usage may be on the last chunk, after it, in every chunk, or missing."""
+def test_a_reply_ends_wherever_its_usage_is_sent(ends: list[ServerEvent]) -> None:
+    """Ours: the usage may be in the last chunk, after it, in every chunk, or missing."""
     _, reply = read(chunk(content="x"), *ends)
     assert (reply.text, reply.stop_reason, reply.usage.calls) == ("x", "end", 1)
 
 
-def test_the_last_count_counts_if_there_is_one_in_every_chunk() -> None:
-    """Ours: some servers send a running count."""
+def test_the_last_usage_counts_if_every_chunk_has_one() -> None:
+    """Ours: some servers send running totals."""
     used = [{"prompt_tokens": 7, "completion_tokens": n} for n in (1, 2)]
     _, reply = read(chunk(content="a", usage=used[0]), chunk("stop", content="b", usage=used[1]))
     assert reply.usage == Usage(input=7, output=2, calls=1)
 
 
-def test_a_finished_reply_can_be_had_without_waiting() -> None:
+def test_a_finished_reply_is_available_without_waiting_for_done() -> None:
     """Ours: without `[DONE]`, the end of the stream ends the reply."""
     reader = OpenAICompatibleReplyReader(asked())
     reader.feed(chunk(content="x"))
@@ -94,7 +94,7 @@ def test_a_finished_reply_can_be_had_without_waiting() -> None:
     assert list(reader.feed(DONE)) == []
 
 
-def test_done_without_a_finish_reason_is_not_an_end() -> None:
+def test_done_without_a_finish_reason_is_a_failure() -> None:
     """Ours: failing servers also send [DONE]; no partial reply is used."""
     assert refused(chunk(content="x"), DONE).retryable
     assert refused(call_chunk(id="a", name="f", arguments="{}"), DONE).retryable
@@ -103,7 +103,7 @@ def test_done_without_a_finish_reason_is_not_an_end() -> None:
 @pytest.mark.parametrize(
     "late", [chunk(content="more"), call_chunk(name="f"), chunk(function_call={"name": "f"})]
 )
-def test_words_behind_the_end_are_a_failure(late: ServerEvent) -> None:
+def test_content_after_the_finish_reason_is_a_failure(late: ServerEvent) -> None:
     """Ours: events in the wrong order fail the reply."""
     reader = OpenAICompatibleReplyReader(asked())
     (finished,) = reader.feed(STOP)
@@ -118,12 +118,12 @@ def test_words_behind_the_end_are_a_failure(late: ServerEvent) -> None:
 @pytest.mark.parametrize(
     "data", [b"{", b"[]", b'{"choices": 5}', b"\xff", b'{"choices":[{"delta":{"content":7}}]}']
 )
-def test_an_event_that_makes_no_sense_is_a_failure(data: bytes) -> None:
-    """Ours: a malformed event fails the reply."""
+def test_a_malformed_event_is_a_failure(data: bytes) -> None:
+    """Ours: none of the reply is used."""
     assert refused(chunk(content="x"), event(data)).retryable
 
 
-def test_fields_without_use_are_passed_over() -> None:
+def test_unused_fields_are_ignored() -> None:
     """Ours: unknown fields, other choices and empty keep-alives are ignored."""
     other = event({"choices": [{"index": 1, "delta": {"content": "other"}, "finish_reason": "stop"}]})
     odd = event({"choices": [], "prompt_filter_results": [1], "object": "", "timings": {"a": 1}})
@@ -143,25 +143,25 @@ def test_fields_without_use_are_passed_over() -> None:
         ("something_new", "something_new"),
     ],
 )
-def test_why_it_stopped_is_said_in_the_ports_words(said: str, reason: str) -> None:
-    """Ours: stop reasons are translated to the port's."""
+def test_finish_reasons_are_translated_to_the_ports_stop_reasons(said: str, reason: str) -> None:
+    """Ours: stop reasons are the same for all providers."""
     assert read(chunk(content="x"), chunk(said), DONE)[1].stop_reason == reason
 
 
 @pytest.mark.parametrize("said", ["error", "abort", "insufficient_system_resource"])
-def test_a_reply_that_was_given_up_is_a_failure(said: str) -> None:
+def test_an_aborted_reply_is_a_failure(said: str) -> None:
     """Ours: OpenRouter, vLLM and DeepSeek end a failed reply with a special finish reason."""
     assert refused(chunk(content="x"), chunk(said)).retryable
 
 
-def test_a_stop_sequence_is_named_where_the_server_names_it() -> None:
+def test_a_stop_sequence_is_reported_if_the_server_names_it() -> None:
     """Ours: vLLM names the stop sequence; a stop token is not one."""
     for given, reason in (("END", "stop_sequence"), (151645, "end"), (None, "end")):
         last = event({"choices": [{"delta": {}, "finish_reason": "stop", "stop_reason": given}]})
         assert read(chunk(content="x"), last, DONE, settings={"stop": ["END"]})[1].stop_reason == reason
 
 
-def test_a_refusal_is_text_and_a_reason() -> None:
+def test_a_refusal_is_text_with_a_stop_reason() -> None:
     """Ours: the vendor's message is the text."""
     deltas, reply = read(chunk(refusal="I can"), chunk(refusal="not."), STOP, DONE)
     assert deltas == [TextArrived("I can"), TextArrived("not.")]
@@ -185,8 +185,8 @@ def test_content_may_be_a_list_of_parts() -> None:
 # Calls
 
 
-def test_a_call_arrives_in_pieces() -> None:
-    """Ours: OpenAI sends calls in this form, one after the other."""
+def test_calls_are_streamed() -> None:
+    """Ours: OpenAI streams calls in this form, one after the other."""
     found = calls_of(
         call_chunk(0, "call_a", name="look", arguments=""),
         call_chunk(0, arguments='{"at"'),
@@ -197,7 +197,7 @@ def test_a_call_arrives_in_pieces() -> None:
     assert found == [("look", '{"at":"sky"}', "call_a"), ("leap", "{}", "call_b")]
 
 
-def test_pieces_of_two_calls_may_be_interleaved() -> None:
+def test_fragments_of_two_calls_may_be_interleaved() -> None:
     """Ours: the index identifies the call."""
     found = calls_of(
         call_chunk(0, "a", name="f", arguments='{"x":'),
@@ -209,7 +209,7 @@ def test_pieces_of_two_calls_may_be_interleaved() -> None:
 
 
 @pytest.mark.parametrize("index", [None, 0])
-def test_whole_calls_at_once_without_an_index_of_their_own(index: int | None) -> None:
+def test_whole_calls_may_arrive_together_without_distinct_indexes(index: int | None) -> None:
     """Ours: Ollama sends whole calls, without an index or all with 0."""
     found = calls_of(
         call_chunk(index, "a", name="f", arguments='{"x":1}'),
@@ -220,8 +220,8 @@ def test_whole_calls_at_once_without_an_index_of_their_own(index: int | None) ->
 
 
 @pytest.mark.parametrize("index", [None, 0])
-def test_calls_without_ids_get_some(index: int | None) -> None:
-    """Ours: ids contain the call's number in the session, so that they are unique."""
+def test_calls_without_ids_get_generated_ones(index: int | None) -> None:
+    """Ours: a generated id contains the call's number in the session, so that it is unique."""
     events = [
         call_chunk(index, name="f", arguments='{"x":1}'),
         call_chunk(index, name="f", arguments='{"x":1}'),
@@ -231,13 +231,13 @@ def test_calls_without_ids_get_some(index: int | None) -> None:
     assert reply.stop_reason == "tool_calls"
 
 
-def test_an_id_that_comes_twice_is_used_once() -> None:
+def test_a_duplicate_id_is_replaced() -> None:
     """Ours: results are matched to calls by id."""
     events = [call_chunk(0, "x", name="f", arguments="{}"), call_chunk(1, "x", name="g", arguments="{}")]
     assert [one[2] for one in calls_of(*events)] == ["x", "call_1_2"]
 
 
-def test_id_and_name_may_be_repeated_in_every_piece() -> None:
+def test_the_id_and_the_name_may_be_repeated_in_every_fragment() -> None:
     """Ours: some servers repeat them."""
     pieces = ['{"x"', ":", "{}", "}"]
     assert calls_of(*(call_chunk(0, "a", name="f", arguments=p) for p in pieces)) == [("f", '{"x":{}}', "a")]
@@ -249,8 +249,8 @@ def test_id_and_name_may_be_repeated_in_every_piece() -> None:
     ]
 
 
-def test_pieces_without_index_and_name_belong_to_the_last_call() -> None:
-    """Ours: they can only belong to the last call."""
+def test_fragments_without_an_index_or_a_name_belong_to_the_last_call() -> None:
+    """Ours: they cannot belong to any other call."""
     found = calls_of(call_chunk(None, "a", name="f", arguments='{"x"'), call_chunk(None, arguments=":1}"))
     assert found == [("f", '{"x":1}', "a")]
 
@@ -263,7 +263,7 @@ def test_arguments_may_be_null_empty_or_an_object() -> None:
     assert calls_of(call_chunk(id="a", name="f", arguments={"x": 1})) == [("f", '{"x":1}', "a")]
 
 
-def test_a_function_call_of_the_older_kind_is_a_call() -> None:
+def test_a_legacy_function_call_is_a_call() -> None:
     """Ours: some servers send `function_call` and its finish reason."""
     events = [
         chunk(function_call={"name": "f", "arguments": '{"x"'}),
@@ -274,13 +274,13 @@ def test_a_function_call_of_the_older_kind_is_a_call() -> None:
     assert reply.stop_reason == "tool_calls"
 
 
-def test_stop_with_calls_means_the_calls() -> None:
+def test_a_reply_with_calls_may_finish_with_stop() -> None:
     """Ours: several servers always send `stop`."""
     assert read(call_chunk(id="a", name="f", arguments="{}"), STOP, DONE)[1].stop_reason == "tool_calls"
 
 
 @pytest.mark.parametrize("cut", ["", '{"x": "half'])
-def test_a_call_that_was_cut_off_has_what_there_is(cut: str) -> None:
+def test_a_call_that_was_cut_off_keeps_the_arguments_received(cut: str) -> None:
     """Ours: no partial call runs; its arguments are not JSON, and never `{}`."""
     whole = call_chunk(0, "a", name="f", arguments="")
     _, reply = read(whole, call_chunk(1, "b", name="g", arguments=cut), chunk("length"), DONE)
@@ -288,7 +288,7 @@ def test_a_call_that_was_cut_off_has_what_there_is(cut: str) -> None:
     assert reply.stop_reason == "length"
 
 
-def test_a_call_that_was_cut_off_before_its_name_is_none() -> None:
+def test_a_call_that_was_cut_off_before_its_name_is_dropped() -> None:
     """Ours: without a name there is nothing to report."""
     assert read(chunk(content="x"), call_chunk(0, "a"), chunk("length"), DONE)[1].calls == ()
 
@@ -310,7 +310,7 @@ def test_a_call_that_was_cut_off_before_its_name_is_none() -> None:
         ),
     ],
 )
-def test_pieces_that_fit_no_call_are_a_failure(events: list[ServerEvent]) -> None:
+def test_fragments_that_match_no_call_are_a_failure(events: list[ServerEvent]) -> None:
     """Ours: duplicated and out-of-order events never make a call that the model did not make."""
     error = refused(*events, CALLS, DONE)
     assert error.retryable
@@ -330,8 +330,8 @@ def test_reasoning_is_streamed_and_kept(field: str) -> None:
     assert reply.reasoning == (Reasoning(origin=ORIGIN, text="hm", opaque={"field": field}),)
 
 
-def test_reasoning_in_two_fields_is_said_once() -> None:
-    """Ours: vLLM sends both fields for now."""
+def test_reasoning_in_two_fields_is_reported_once() -> None:
+    """Ours: vLLM currently sends both fields."""
     deltas, reply = read(chunk(reasoning="hm", reasoning_content="hm"), STOP, DONE)
     assert deltas == [ReasoningArrived("hm")]
     assert reply.reasoning[0].text == "hm"
@@ -343,8 +343,8 @@ def test_empty_reasoning_is_kept() -> None:
     assert reply.reasoning == (Reasoning(origin=ORIGIN, opaque={"field": "reasoning_content"}),)
 
 
-def test_details_are_put_together_and_kept_whole() -> None:
-    """Ours: OpenRouter streams details in pieces, and requires them back as one."""
+def test_reasoning_details_are_joined_and_kept() -> None:
+    """Ours: OpenRouter streams details in pieces, and requires them back joined."""
     kind = {"type": "reasoning.text", "format": "f1", "index": 0}
     deltas, reply = read(
         chunk(reasoning="h", reasoning_details=[{**kind, "text": "h"}]),
@@ -367,7 +367,7 @@ def test_details_are_put_together_and_kept_whole() -> None:
     }
 
 
-def test_words_that_are_only_in_the_details_are_shown() -> None:
+def test_text_found_only_in_reasoning_details_is_streamed() -> None:
     """Ours: some models send only a summary."""
     detail = {"type": "reasoning.summary", "summary": "in short", "index": 0}
     assert read(chunk(reasoning_details=[detail]), STOP, DONE)[0] == [ReasoningArrived("in short")]
@@ -409,11 +409,11 @@ def test_words_that_are_only_in_the_details_are_shown() -> None:
     ],
 )
 def test_tokens_are_counted_in_five_buckets(counted: dict[str, Any], usage: Usage) -> None:
-    """Ours: input excludes cached tokens, and reasoning is part of the output, however a server counts."""
+    """Ours: input excludes cached tokens, and output includes reasoning, however a server counts."""
     assert read(STOP, event({"choices": [], "usage": counted}), DONE)[1].usage == usage
 
 
-def test_groq_counts_in_a_place_of_its_own() -> None:
+def test_groqs_own_usage_field_is_read() -> None:
     """Ours: Groq sends `x_groq.usage`."""
     last = event(
         {"choices": [{"delta": {}, "finish_reason": "stop"}], "x_groq": {"usage": {"prompt_tokens": 3}}}
@@ -441,20 +441,20 @@ def test_groq_counts_in_a_place_of_its_own() -> None:
         ({"object": "error", "message": "cuda", "type": "InternalServerError", "code": 500}, "cuda", True),
     ],
 )
-def test_an_error_inside_the_stream_is_a_failure(value: Any, words: str, retryable: bool) -> None:
+def test_an_error_inside_the_stream_fails_the_reply(value: Any, words: str, retryable: bool) -> None:
     """Ours: OpenRouter, vLLM and others may fail in the middle of a stream."""
     error = refused(chunk(content="x"), event(value))
     assert words in str(error)
     assert error.retryable is retryable
 
 
-def test_an_event_that_is_called_error_is_one() -> None:
+def test_an_event_named_error_fails_the_reply() -> None:
     """Ours: some servers name the event `error`, and its data may not be JSON."""
     assert "boom" in str(refused(event({"message": "boom"}, "error")))
     assert "boom" in str(refused(event(b"boom", "error")))
 
 
-def test_an_overflow_inside_the_stream_is_reported_as_one() -> None:
+def test_a_context_overflow_inside_the_stream_is_recognized() -> None:
     """Ours: compaction can then help."""
     error = refused(event({"error": {"message": "maximum context length is 8192 tokens", "code": 400}}))
     assert (error.code, error.retryable) == (TurnCode.CONTEXT_OVERFLOW, False)

@@ -40,7 +40,7 @@ def called(*calls: ToolCall, text: str = "", reasoning: tuple[Reasoning, ...] = 
     return AssistantMessage(text=text, tool_calls=calls, reasoning=reasoning)
 
 
-def test_the_smallest_request() -> None:
+def test_a_minimal_request_has_no_unset_settings() -> None:
     """Ours: unset settings are not sent."""
     assert body(HI) == {
         "model": "m",
@@ -50,7 +50,7 @@ def test_the_smallest_request() -> None:
     }
 
 
-def test_a_whole_conversation_with_tools() -> None:
+def test_a_conversation_with_tools_has_the_expected_body() -> None:
     """Ours: a golden body of a turn in progress."""
     made = body(
         HI,
@@ -105,8 +105,8 @@ def test_a_whole_conversation_with_tools() -> None:
     }
 
 
-def test_settings_are_sent_under_the_names_that_most_know() -> None:
-    """Ours: servers without special settings get the same body."""
+def test_settings_are_sent_under_their_most_common_names() -> None:
+    """Ours: servers that are not in our table all get the same body."""
     made = body(
         HI,
         tools=(LOOK,),
@@ -138,7 +138,7 @@ def test_settings_are_sent_under_the_names_that_most_know() -> None:
     }
 
 
-def test_openai_itself_wants_other_names_and_gets_a_cache_key() -> None:
+def test_openai_gets_its_own_names_and_a_cache_key() -> None:
     """Ours: the settings depend on the host."""
     made = body(HI, base_url=OPENAI, settings={"max_tokens": 9}, session_id="s1")
     assert made["max_completion_tokens"] == 9
@@ -149,7 +149,7 @@ def test_openai_itself_wants_other_names_and_gets_a_cache_key() -> None:
         body(HI, base_url=OPENAI, settings={"top_k": 5})
 
 
-def test_mistral_refuses_what_it_does_not_know() -> None:
+def test_mistral_gets_only_the_fields_it_knows() -> None:
     """Ours: Mistral answers 422 to `stream_options`, and names the seed differently."""
     made = body(HI, base_url=MISTRAL, settings={"seed": 3})
     assert "stream_options" not in made
@@ -167,8 +167,8 @@ def test_mistral_refuses_what_it_does_not_know() -> None:
         ("high", OPENROUTER, {"reasoning": {"effort": "high"}}),
     ],
 )
-def test_how_much_to_think(wanted: Any, base_url: str, sent: dict[str, Any]) -> None:
-    """Ours: a number of tokens is translated to a word where only words are accepted."""
+def test_reasoning_is_translated_to_the_hosts_form(wanted: Any, base_url: str, sent: dict[str, Any]) -> None:
+    """Ours: a number of tokens is translated to a level where only levels are accepted."""
     made = body(HI, base_url=base_url, settings={"reasoning": wanted})
     assert {name: made.get(name) for name in sent} == sent
 
@@ -183,8 +183,8 @@ def test_a_tool_can_be_chosen_by_name() -> None:
         body(HI, settings={"tool_choice": "required"})
 
 
-def test_parameters_are_those_of_an_object() -> None:
-    """Ours: a capability for code may have only positions; Chat Completions requires objects."""
+def test_a_tool_without_an_object_schema_gets_an_empty_one() -> None:
+    """Ours: a capability for code may have only positional parameters; Chat Completions requires objects."""
     made = body(HI, tools=(Capability(name="go", description=""),))
     assert made["tools"] == [
         {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "properties": {}}}}
@@ -194,8 +194,8 @@ def test_parameters_are_those_of_an_object() -> None:
 # Structured output
 
 
-def test_a_schema_is_the_response_format() -> None:
-    """Ours: the vendor's way to enforce a schema; strict where possible."""
+def test_an_output_schema_is_the_response_format() -> None:
+    """Ours: the vendor enforces the schema, strictly where possible."""
     made = body(HI, output_schema=ANSWER)
     assert made["response_format"] == {
         "type": "json_schema",
@@ -212,7 +212,7 @@ def test_a_schema_is_the_response_format() -> None:
         (ANSWER, {"tools": (LOOK,)}),
     ],
 )
-def test_a_schema_that_cannot_be_given_is_described_in_words(
+def test_an_unsupported_schema_is_described_in_the_prompt(
     schema: dict[str, Any], options: dict[str, Any]
 ) -> None:
     """Ours: most servers reject a root that is not an object, and a schema prevents tool calls."""
@@ -223,12 +223,12 @@ def test_a_schema_that_cannot_be_given_is_described_in_words(
     assert '"integer"' in system
 
 
-def test_hosts_that_take_a_schema_beside_tools_get_it() -> None:
-    """Ours: OpenAI and OpenRouter enforce it for the last answer and still call tools."""
+def test_hosts_that_accept_a_schema_together_with_tools_get_it() -> None:
+    """Ours: OpenAI and OpenRouter enforce it for the final answer and still call tools."""
     assert "response_format" in body(HI, base_url=OPENAI, output_schema=ANSWER, tools=(LOOK,))
 
 
-def test_a_host_without_schemas_is_asked_for_json() -> None:
+def test_a_host_without_schemas_is_asked_for_a_json_object() -> None:
     """Ours: DeepSeek has only `json_object`, and requires the word JSON in the prompt."""
     made = body(HI, base_url=DEEPSEEK, output_schema=ANSWER)
     assert made["response_format"] == {"type": "json_object"}
@@ -238,7 +238,7 @@ def test_a_host_without_schemas_is_asked_for_json() -> None:
 # Content
 
 
-def test_an_image_goes_as_a_data_url() -> None:
+def test_an_image_is_sent_as_a_data_url() -> None:
     """Ours: Chat Completions accepts images as data URLs."""
     content = body(attached("image/png"), media={"d1": b"\x89PN"})["messages"][0]["content"]
     assert content == [
@@ -250,7 +250,7 @@ def test_an_image_goes_as_a_data_url() -> None:
     ]
 
 
-def test_a_document_goes_as_a_file() -> None:
+def test_a_document_is_sent_as_a_file() -> None:
     """Ours: Chat Completions accepts documents as files."""
     content = body(attached("application/pdf", "a.pdf"), media={"d1": b"%PD"})["messages"][0]["content"]
     assert content[1] == {
@@ -262,27 +262,27 @@ def test_a_document_goes_as_a_file() -> None:
 @pytest.mark.parametrize(
     ("kind", "format_"), [("audio/wav", "wav"), ("audio/x-wav", "wav"), ("audio/mpeg", "mp3")]
 )
-def test_audio_goes_as_audio(kind: str, format_: str) -> None:
-    """Ours: WAV and MP3 have their own kind of part."""
+def test_audio_is_sent_as_input_audio(kind: str, format_: str) -> None:
+    """Ours: WAV and MP3 have their own type of part."""
     content = body(attached(kind), media={"d1": b"abc"})["messages"][0]["content"]
     assert content[1] == {"type": "input_audio", "input_audio": {"data": "YWJj", "format": format_}}
 
 
 @pytest.mark.parametrize("kind", ["text/plain; charset=utf-8", "application/json", "image/svg+xml"])
-def test_text_goes_as_text_and_makes_no_list(kind: str) -> None:
+def test_a_text_file_is_sent_as_plain_text_not_as_a_list(kind: str) -> None:
     """Ours: many servers accept only strings."""
     content = body(attached(kind, "n.txt"), media={"d1": "grün".encode()})["messages"][0]["content"]
     assert content == "see\nFile n.txt:\ngrün"
 
 
 @pytest.mark.parametrize("kind", ["video/mp4", "audio/ogg", "application/zip", "application/octet-stream"])
-def test_what_there_is_no_part_for_is_refused_by_name(kind: str) -> None:
-    """Ours: the error names the attachment and the reason, before anything is sent."""
+def test_unsupported_media_is_refused_by_name(kind: str) -> None:
+    """Ours: the error names the attachment and the reason, and is raised before anything is sent."""
     with pytest.raises(InvalidArgument, match=f"{kind}.*clip"):
         body(attached(kind, "clip"), media={"d1": b"abc"})
 
 
-def test_an_input_is_described_and_empty_text_left_out() -> None:
+def test_an_input_is_described_and_empty_text_is_left_out() -> None:
     """Ours: an `InputPart` is sent as a short text; empty blocks are never sent."""
     parts = (TextPart(text=""), InputPart(name="rows", digest="d", media_type="application/json", size=9))
     made = body(UserMessage(content=parts), UserMessage(content=""), AssistantMessage())
@@ -292,7 +292,7 @@ def test_an_input_is_described_and_empty_text_left_out() -> None:
 # Calls and results
 
 
-def test_a_reply_that_only_calls_has_no_content() -> None:
+def test_a_reply_with_only_calls_has_no_content() -> None:
     """Ours: the content is null, as in OpenAI's own messages."""
     made = body(
         HI,
@@ -303,7 +303,7 @@ def test_a_reply_that_only_calls_has_no_content() -> None:
     assert made["messages"][2] == {"role": "tool", "tool_call_id": "call_1", "content": "x"}
 
 
-def test_what_is_shown_of_a_result_goes_before_the_result() -> None:
+def test_shown_replaces_the_result() -> None:
     """Ours: the model reads `shown` instead of the result."""
     result = ToolMessage(call_id=1, name="look", value="long", shown="short")
     assert (
@@ -312,7 +312,7 @@ def test_what_is_shown_of_a_result_goes_before_the_result() -> None:
     )
 
 
-def test_made_up_ids_stay_with_their_calls_and_are_never_used_twice() -> None:
+def test_generated_ids_stay_with_their_calls_and_are_unique() -> None:
     """Ours: calls are numbered per turn, so two turns both have a first call."""
     one = called(ToolCall(call_id=1, name="look", arguments={}))
     made = body(
@@ -324,8 +324,8 @@ def test_made_up_ids_stay_with_their_calls_and_are_never_used_twice() -> None:
     assert [message["tool_call_id"] for message in made[1::2]] == ids
 
 
-def test_mistral_gets_ids_of_nine_letters() -> None:
-    """Ours: Mistral refuses any other id, such as one of another vendor."""
+def test_mistral_gets_ids_of_nine_characters() -> None:
+    """Ours: Mistral refuses any other id, such as another vendor's."""
     made = body(
         called(
             ToolCall(call_id=1, name="look", arguments={}, provider_id="toolu_01ABCDEF"),
@@ -342,7 +342,7 @@ def test_mistral_gets_ids_of_nine_letters() -> None:
     assert [message["tool_call_id"] for message in made[1:]] == ids
 
 
-def test_arguments_that_were_no_object_are_put_into_one() -> None:
+def test_arguments_that_are_not_an_object_are_wrapped_in_one() -> None:
     """Ours: servers parse the arguments in the history for their templates, and fail on other values."""
     made = body(
         called(ToolCall(call_id=1, name="look", raw='{"at": "s')),
@@ -354,7 +354,7 @@ def test_arguments_that_were_no_object_are_put_into_one() -> None:
     )
 
 
-def test_a_result_without_its_call_is_described_in_words() -> None:
+def test_a_result_without_its_call_is_described_in_text() -> None:
     """Ours: compaction may leave such a result, and servers refuse a `tool` message without a call."""
     made = body(HI, ToolMessage(call_id=4, name="look", value="blue"))
     assert made["messages"][1] == {"role": "user", "content": "[result of look]\nblue"}
@@ -372,20 +372,20 @@ RESULT = ToolMessage(call_id=1, name="look", value="a")
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_reasoning_goes_back_in_the_field_that_it_came_in(field: str) -> None:
+def test_reasoning_is_sent_back_in_its_original_field(field: str) -> None:
     """Ours: DeepSeek refuses a tool call without the reasoning before it."""
     made = body(called(CALL, reasoning=thought(field)), RESULT)
     assert made["messages"][0][field] == "hm"
 
 
-def test_reasoning_is_sent_to_its_origin_and_with_calls_only() -> None:
+def test_reasoning_is_sent_only_to_its_origin_and_only_with_calls() -> None:
     """Ours: no other model gets it; without calls, DeepSeek's older models refuse it."""
     other = body(called(CALL, reasoning=thought("reasoning_content", origin="openai https://x y")), RESULT)
     assert "hm" not in str(other)
     assert "hm" not in str(body(AssistantMessage(text="so", reasoning=thought("reasoning_content")), HI))
 
 
-def test_if_one_reply_carries_reasoning_content_all_with_calls_do() -> None:
+def test_if_one_reply_has_reasoning_content_all_replies_with_calls_do() -> None:
     """Ours: DeepSeek refuses a conversation in which the field is missing, even if it is empty."""
     made = body(called(CALL, reasoning=thought("reasoning_content")), RESULT, called(CALL), RESULT)[
         "messages"
@@ -393,7 +393,7 @@ def test_if_one_reply_carries_reasoning_content_all_with_calls_do() -> None:
     assert [made[at]["reasoning_content"] for at in (0, 2)] == ["hm", ""]
 
 
-def test_details_go_back_whole_with_every_reply() -> None:
+def test_reasoning_details_are_sent_back_with_every_reply() -> None:
     """Ours: OpenRouter keeps signatures and encrypted reasoning in them."""
     details = [{"type": "reasoning.encrypted", "data": "xyz", "index": 0}]
     kept = (Reasoning(origin=ORIGIN, text="hm", opaque={"reasoning_details": details}),)
@@ -401,7 +401,7 @@ def test_details_go_back_whole_with_every_reply() -> None:
     assert made == {"role": "assistant", "content": "so", "reasoning_details": details}
 
 
-def test_thinking_parts_go_back_into_the_content() -> None:
+def test_thinking_parts_are_sent_back_in_the_content() -> None:
     """Ours: Mistral sends reasoning in a list with the text."""
     made = body(called(CALL, text="so", reasoning=thought("thinking")), RESULT)["messages"][0]
     assert made["content"] == [
@@ -428,7 +428,7 @@ UNION: dict[str, Any] = {
 }
 
 
-def test_a_union_of_models_is_described_in_words() -> None:
+def test_a_union_of_object_types_is_described_in_the_prompt() -> None:
     """Ours: most servers reject a root that is not an object."""
     made = body(HI, output_schema=UNION)
     assert "response_format" not in made

@@ -1,4 +1,4 @@
-"""Every way in which a server can fail, with the key in whatever it sends."""
+"""Every way in which a server can fail, with the key in everything that it sends."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Keys of every provider's form, their models, and a search for them in everything that was written.
+"""Keys in every provider's format, their models, and a search for them in everything that was written.
 
-Rule: a key is searched for in every form that it could take on its way: as it is, escaped for URLs, JSON,
+Rule: a key is searched for in every form that it could take on its way: unchanged, escaped for URLs, JSON,
 HTML and Python, in base64, in hexadecimal digits, in any case, and cut off after its first 20 characters.
 """
 
@@ -32,7 +32,7 @@ SPECIAL = r'k+y/with=.*?(all)[the]^$|{2}%2F\d"quoted"&<marks>~\'; -- 0123456789'
 
 @dataclass(frozen=True)
 class Planting:
-    """A key, and the model and the server that it is used with. The model's name is as an agent has it."""
+    """A key, with its model and server. The model's name is in the form that agents use."""
 
     label: str
     key: str = field(repr=False)
@@ -123,7 +123,7 @@ def forms_of(key: str) -> dict[str, str]:
 
 
 def found_in(written: str | bytes, key: str) -> list[str]:
-    """Return the forms in which the key occurs in what was written."""
+    """Return the forms in which the key occurs in the text."""
     text = written.decode("latin-1") if isinstance(written, bytes) else written
     text = text.lower()
     return [name for name, form in forms_of(key).items() if form in text]

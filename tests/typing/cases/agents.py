@@ -1,4 +1,4 @@
-"""Agents: their tools must fit their deps."""
+"""Agents: their tools must match their deps."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@ ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
 
 def encode(text: str) -> str:
-    """The UTF-8 bytes of a text, five bits to a letter, filled up to eights with `=`."""
+    """Return the UTF-8 bytes of a text in base 32, padded with `=` to a multiple of eight letters."""
     out, buffer, bits = "", 0, 0
     for byte in text.encode():
         buffer, bits = (buffer << 8) | byte, bits + 8
@@ -28,5 +28,5 @@ def decode(text: str) -> str | None:
 
 
 def base32_text(texts: list[str], back: bool = False) -> list[str | None]:
-    """Texts in base 32, or back from it; None for what is not base 32."""
+    """Encode texts in base 32, or decode them; None for a text that is not base 32."""
     return [decode(text) if back else encode(text) for text in texts]

@@ -24,7 +24,7 @@ function decode(text: string): string | null {
   return new TextDecoder().decode(Uint8Array.from(regroup(values, 5, 8, false)));
 }
 
-/** Texts in base 32, or back from it; null for what is not base 32. */
+/** Encode texts in base 32, or decode them; null for a text that is not base 32. */
 function base32Text(texts: string[], back: boolean = false): (string | null)[] {
   return texts.map(back ? decode : encode);
 }

@@ -4,7 +4,7 @@ LENGTHS = {"BE": 16, "CH": 21, "DE": 22, "FR": 27, "GB": 22, "NO": 15}
 
 
 def iban_check(text: str) -> dict[str, str | bool]:
-    """Whether an account number is well formed and its check digits are right; in groups of four if so."""
+    """Check the form and the check digits of an account number; if it is valid, show it in groups of four."""
     number = re.sub(r"\s+", "", text).upper()
     if not re.fullmatch(r"[A-Z]{2}[0-9]{2}[A-Z0-9]+", number):
         return {"valid": False, "reason": "form"}

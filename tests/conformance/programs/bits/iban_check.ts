@@ -6,7 +6,7 @@ function isCountry(code: string): code is Country {
   return code in LENGTHS;
 }
 
-/** Whether an account number is well formed and its check digits are right; in groups of four if so. */
+/** Check the form and the check digits of an account number; if it is valid, show it in groups of four. */
 function ibanCheck(text: string): Verdict {
   const number = text.replace(/\s+/g, "").toUpperCase();
   const refuse = (reason: Extract<Verdict, { valid: false }>["reason"]): Verdict => ({ valid: false, reason });

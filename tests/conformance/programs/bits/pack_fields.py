@@ -1,5 +1,5 @@
 def pack_fields(layout: list[list[str | int]], values: dict[str, int]) -> dict[str, object]:
-    """Numbers in one word of as many bits as their fields have, first field highest, and read back again."""
+    """Pack numbers into one word, the first field in the highest bits, and unpack them again."""
     word = 0
     for name, width in layout:
         value, mask = values.get(str(name), 0), (1 << int(width)) - 1

@@ -3,7 +3,7 @@ type Packed = { word: string; ones: number; same: boolean } | { error: string };
 
 const maskOf = (width: number): bigint => (1n << BigInt(width)) - 1n;
 
-/** Numbers in one word of as many bits as their fields have, first field highest, and read back again. */
+/** Pack numbers into one word, the first field in the highest bits, and unpack them again. */
 function packFields(layout: Layout, values: Readonly<Record<string, number>>): Packed {
   let word = 0n;
   for (const [name, width] of layout) {

@@ -1,5 +1,5 @@
 def utf8_bytes(text: str) -> list[str]:
-    """The bytes of each character of a text in UTF-8, worked out from its code point, as hex."""
+    """Return the UTF-8 bytes of each character of a text as hex, computed from its code point."""
     found: list[str] = []
     for letter in text:
         point = ord(letter)

@@ -1,4 +1,4 @@
-/** The bytes of each character of a text in UTF-8, worked out from its code point, as hex. */
+/** Return the UTF-8 bytes of each character of a text as hex, computed from its code point. */
 function utf8Bytes(text: string): string[] {
   const limits: readonly [limit: number, lead: number][] = [
     [0x80, 0x00],

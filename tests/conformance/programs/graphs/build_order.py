@@ -1,5 +1,5 @@
 def build_order(needs: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Steps such that everything comes after what it needs; of those possible the first name. Or a cycle."""
+    """Order steps so that each follows what it needs, by name where possible; or return a cycle."""
     waiting = {name: set(others) for name, others in needs.items()}
     for others in needs.values():
         for other in others:

@@ -2,7 +2,7 @@ type Plan = { order: string[] } | { cycle: string[] };
 
 const least = (names: Iterable<string>): string => [...names].reduce((a, b) => (a < b ? a : b));
 
-/** Steps such that everything comes after what it needs; of those possible the first name. Or a cycle. */
+/** Order steps so that each follows what it needs, by name where possible; or return a cycle. */
 function buildOrder(needs: Record<string, string[]>): Plan {
   const waiting = new Map<string, string[]>(Object.entries(needs));
   for (const other of Object.values(needs).flat()) if (!waiting.has(other)) waiting.set(other, []);

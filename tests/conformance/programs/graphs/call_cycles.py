@@ -1,5 +1,5 @@
 def call_cycles(calls: dict[str, list[str]]) -> list[list[str]]:
-    """Groups of functions that call each other in a circle, sorted; a loner counts if it calls itself."""
+    """Return the groups of functions that call each other in a cycle, sorted, including direct recursion."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -1,6 +1,6 @@
 type CallGraph = Readonly<Record<string, readonly string[]>>;
 
-/** Groups of functions that call each other in a circle, sorted; a loner counts if it calls itself. */
+/** Return the groups of functions that call each other in a cycle, sorted, including direct recursion. */
 function callCycles(calls: CallGraph): string[][] {
   const reach = (from: string): Set<string> => {
     const seen = new Set<string>();

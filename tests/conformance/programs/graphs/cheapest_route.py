@@ -3,7 +3,7 @@ from collections import defaultdict
 
 
 def cheapest_route(roads: list[tuple[str, str, float]], start: str, goal: str) -> dict[str, object] | None:
-    """The cheapest way along two-way roads and what it costs; of equal ones the first by names."""
+    """Return the cheapest route along two-way roads and its cost; of equal ones, the first by name."""
     near: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
     for a, b, cost in roads:
         near[a].append((b, cost))

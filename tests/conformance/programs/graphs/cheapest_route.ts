@@ -41,7 +41,7 @@ class PriorityQueue<T> {
   }
 }
 
-/** The cheapest way along two-way roads and what it costs; of equal ones the first by names. */
+/** Return the cheapest route along two-way roads and its cost; of equal ones, the first by name. */
 function cheapestRoute(roads: [from: string, to: string, cost: number][], start: string, goal: string): Route | null {
   const queue = new PriorityQueue<Route>(
     (a, b) => a.cost < b.cost || (a.cost === b.cost && a.path.join("\0") < b.path.join("\0")),

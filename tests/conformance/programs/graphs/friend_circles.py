@@ -1,5 +1,5 @@
 class Circles:
-    """Groups that grow together (union by size, with path halving)."""
+    """Disjoint sets of names (union by size, with path halving)."""
 
     def __init__(self) -> None:
         self.parent: dict[str, str] = {}
@@ -26,7 +26,7 @@ class Circles:
 
 
 def friend_circles(meetings: list[list[str]]) -> dict[str, object]:
-    """Circles of people who know each other by way of others, and the meetings that joined none."""
+    """Return the groups of people who know each other through others, and the meetings that joined none."""
     circles = Circles()
     idle = [place for place, (one, other) in enumerate(meetings) if not circles.join(one, other)]
     groups: dict[str, list[str]] = {}

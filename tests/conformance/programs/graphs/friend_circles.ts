@@ -13,7 +13,7 @@ class Circles {
   }
 }
 
-/** Circles of people who know each other by way of others, and the meetings that joined none. */
+/** Return the groups of people who know each other through others, and the meetings that joined none. */
 function friendCircles(meetings: ReadonlyArray<readonly [string, string]>): { circles: string[][]; idle: number[] } {
   const circles = new Circles();
   const idle: number[] = [];

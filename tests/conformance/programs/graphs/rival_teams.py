@@ -2,7 +2,7 @@ from collections import deque
 
 
 def rival_teams(rivals: list[list[str]]) -> list[list[str]] | None:
-    """People in two teams such that no two rivals are in one; None if that cannot be."""
+    """Split people into two teams without rivals in the same team; None if that is impossible."""
     against: dict[str, list[str]] = {}
     for one, other in rivals:
         against.setdefault(one, []).append(other)

@@ -3,7 +3,7 @@ enum Side {
   Right,
 }
 
-/** People in two teams such that no two rivals are in one; null if that cannot be. */
+/** Split people into two teams without rivals in the same team; null if that is impossible. */
 function rivalTeams(rivals: [string, string][]): [string[], string[]] | null {
   const against = new Map<string, Set<string>>();
   const know = (one: string, other: string) => (against.get(one) ?? against.set(one, new Set()).get(one)!).add(other);

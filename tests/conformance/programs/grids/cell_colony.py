@@ -2,13 +2,13 @@ Cell = tuple[int, int]
 
 
 def neighbours(cell: Cell) -> list[Cell]:
-    """The eight cells around one."""
+    """Return the eight cells around a cell."""
     x, y = cell
     return [(x + dx, y + dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1) if dx or dy]
 
 
 def cell_colony(picture: list[str], generations: int) -> list[str]:
-    """A colony after `generations` steps: born with 3 neighbours, alive with 2 or 3, cut to its size."""
+    """Return a colony after `generations` steps (born with 3 neighbours, alive with 2 or 3), cropped."""
     alive = {(x, y) for y, row in enumerate(picture) for x, mark in enumerate(row) if mark == "#"}
     for _ in range(generations):
         counts: dict[Cell, int] = {}

@@ -39,7 +39,7 @@ class Colony {
   }
 }
 
-/** A colony after so many generations: born with 3 neighbours, alive with 2 or 3, cut to its size. */
+/** Return a colony after `generations` steps (born with 3 neighbours, alive with 2 or 3), cropped. */
 function cellColony(picture: string[], generations: number): string[] {
   let colony = Colony.read(picture);
   for (let left = generations; left > 0; left--) colony = colony.next();

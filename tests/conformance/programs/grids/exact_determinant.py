@@ -1,5 +1,5 @@
 def exact_determinant(matrix: list[list[int]]) -> str:
-    """The determinant of a matrix of whole numbers, without rounding (Bareiss), as text."""
+    """Return the determinant of an integer matrix as text, without rounding (Bareiss)."""
     rows = [list(row) for row in matrix]
     size, sign, before = len(rows), 1, 1
     for step in range(size - 1):

@@ -11,7 +11,7 @@ function expand(matrix: Matrix): bigint {
   }, 0n);
 }
 
-/** The determinant of a matrix of whole numbers, without rounding, as text. */
+/** Return the determinant of an integer matrix as text, without rounding. */
 function exactDeterminant(matrix: number[][]): string {
   return expand(matrix.map((row) => row.map(BigInt))).toString();
 }

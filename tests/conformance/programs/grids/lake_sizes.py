@@ -1,5 +1,5 @@
 def lake_sizes(land: list[str]) -> list[int]:
-    """The sizes of lakes (`~`) with land on all sides, largest first; water at the rim is the sea."""
+    """Return the sizes of lakes (`~`) surrounded by land, largest first; water at the edge is the sea."""
     water = {(x, y) for y, row in enumerate(land) for x, mark in enumerate(row) if mark == "~"}
     sizes: list[int] = []
     while water:

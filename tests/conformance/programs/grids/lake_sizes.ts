@@ -1,4 +1,4 @@
-/** The sizes of lakes (`~`) with land on all sides, largest first; water at the rim is the sea. */
+/** Return the sizes of lakes (`~`) surrounded by land, largest first; water at the edge is the sea. */
 function lakeSizes(land: string[]): number[] {
   const grid = land.map((row) => Array.from(row));
   const SEA = Number.NEGATIVE_INFINITY;

@@ -1,5 +1,5 @@
 def seat_map(rows: int, columns: int, groups: list[int]) -> list[str] | None:
-    """Seats groups side by side, the largest first, in the fullest row that still has room for them."""
+    """Seat groups side by side, the largest first, each in the fullest row that has room for it."""
     free = [columns] * rows
     seats: list[list[str]] = [[] for _ in range(rows)]
     order = sorted(range(len(groups)), key=lambda group: (-groups[group], group))

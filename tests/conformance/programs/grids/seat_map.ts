@@ -17,7 +17,7 @@ class SeatRow {
   }
 }
 
-/** Seats groups side by side, the largest first, in the fullest row that still has room for them. */
+/** Seat groups side by side, the largest first, each in the fullest row that has room for it. */
 function seatMap(rows: number, columns: number, groups: number[]): string[] | null {
   const seats = Array.from({ length: rows }, () => new SeatRow(columns));
   const order = groups

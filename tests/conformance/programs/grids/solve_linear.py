@@ -1,5 +1,5 @@
 def solve_linear(matrix: list[list[float]], right: list[float]) -> list[float] | None:
-    """The solution of a system of linear equations; None unless there is exactly one."""
+    """Solve a system of linear equations; None unless there is exactly one solution."""
     size = len(matrix)
     rows = [[*map(float, row), float(value)] for row, value in zip(matrix, right, strict=True)]
     for step in range(size):

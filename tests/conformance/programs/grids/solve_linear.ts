@@ -1,4 +1,4 @@
-/** The solution of a system of linear equations; null unless there is exactly one. */
+/** Solve a system of linear equations; null unless there is exactly one solution. */
 function solveLinear(matrix: number[][], right: number[]): Float64Array | number[] | null {
   const size = matrix.length;
   const rows: Float64Array[] = matrix.map((row, i) => Float64Array.from([...row, right[i]]));

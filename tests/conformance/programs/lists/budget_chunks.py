@@ -1,5 +1,5 @@
 def split_when(items: list[str], costs: list[int], budget: int) -> list[list[str]]:
-    """Consecutive groups whose costs stay within the budget; what costs too much alone stands alone."""
+    """Split items into consecutive groups within the budget; an item that exceeds it has its own group."""
     groups: list[list[str]] = []
     left = 0
     for item, cost in zip(items, costs, strict=True):
@@ -13,5 +13,5 @@ def split_when(items: list[str], costs: list[int], budget: int) -> list[list[str
 
 
 def budget_chunks(messages: list[str], budget: int) -> list[list[str]]:
-    """Messages in batches of at most `budget` bytes of UTF-8."""
+    """Split messages into batches of at most `budget` bytes of UTF-8."""
     return split_when(messages, [len(message.encode()) for message in messages], budget)

@@ -1,4 +1,4 @@
-/** Consecutive groups whose costs stay within the budget; what costs too much alone stands alone. */
+/** Split items into consecutive groups within the budget; an item that exceeds it has its own group. */
 function splitWhen<T>(items: readonly T[], cost: (item: T) => number, budget: number): T[][] {
   let left = 0;
   return items.reduce<T[][]>((groups, item) => {
@@ -15,7 +15,7 @@ function splitWhen<T>(items: readonly T[], cost: (item: T) => number, budget: nu
   }, []);
 }
 
-/** Messages in batches of at most `budget` bytes of UTF-8. */
+/** Split messages into batches of at most `budget` bytes of UTF-8. */
 function budgetChunks(messages: string[], budget: number): string[][] {
   const encoder = new TextEncoder();
   return splitWhen(messages, (message) => encoder.encode(message).length, budget);

@@ -1,5 +1,5 @@
 def compare_tags(mine: list[str], theirs: list[str]) -> dict[str, object]:
-    """How two sets of tags stand to each other, and how alike they are; case does not count."""
+    """Return how two sets of tags relate, and how similar they are, ignoring case."""
     a, b = {tag.casefold() for tag in mine}, {tag.casefold() for tag in theirs}
     if a == b:
         relation = "equal"

@@ -10,7 +10,7 @@ interface Comparison {
 const fold = (tags: string[]): Set<string> => new Set(tags.map((tag) => tag.toUpperCase().toLowerCase()));
 const without = <T>(from: Set<T>, what: Set<T>): T[] => [...from].filter((item) => !what.has(item));
 
-/** How two sets of tags stand to each other, and how alike they are; case does not count. */
+/** Return how two sets of tags relate, and how similar they are, ignoring case. */
 function compareTags(mine: string[], theirs: string[]): Comparison {
   const [a, b] = [fold(mine), fold(theirs)];
   const both = [...a].filter((tag) => b.has(tag)).sort();

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Feed:
-    """A sorted list of posts and how far it has been read."""
+    """A sorted list of posts and the position up to which it has been read."""
 
     name: str
     times: list[int]
@@ -18,7 +18,7 @@ class Feed:
 
 
 def merge_feeds(feeds: dict[str, list[int]], limit: int) -> list[str]:
-    """The oldest posts of several sorted feeds in one list; at the same time the feed's name decides."""
+    """Merge the oldest posts of several sorted feeds into one list; ties are resolved by the feed's name."""
     open_feeds = [Feed(name, times) for name, times in sorted(feeds.items())]
     merged: list[str] = []
     while len(merged) < limit:

@@ -12,7 +12,7 @@ class Feed {
   }
 }
 
-/** The oldest posts of several sorted feeds in one list; at the same time the feed's name decides. */
+/** Merge the oldest posts of several sorted feeds into one list; ties are resolved by the feed's name. */
 function mergeFeeds(feeds: { [name: string]: number[] }, limit: number): string[] {
   const open = Object.keys(feeds).sort().map((name) => new Feed(name, feeds[name]));
   const merged: string[] = [];

@@ -15,7 +15,7 @@ function compareParts(a: Part, b: Part): number {
   return a.kind === "number" ? -1 : 1;
 }
 
-/** Names in the order in which people expect them: `img9` comes before `img10`. */
+/** Sort names as people expect: `img9` comes before `img10`. */
 function naturalOrder(names: string[], newestFirst = false): string[] {
   const keyed = names.map((name) => ({ name, parts: partsOf(name) }));
   keyed.sort((a, b) => {

@@ -2,7 +2,7 @@ import statistics
 
 
 def score_summary(scores: list[float]) -> dict[str, float | list[float]] | None:
-    """Mean, median, modes and spread of scores, with those that lie two spreads or more from the mean."""
+    """Return mean, median, modes and standard deviation of scores, and those two deviations from the mean."""
     if not scores:
         return None
     mean = statistics.fmean(scores)

@@ -15,7 +15,7 @@ function modesOf(values: readonly number[]): number[] {
   return Array.from(counts.keys()).filter((value) => counts.get(value) === most).sort((a, b) => a - b);
 }
 
-/** Mean, median, modes and spread of scores, with those that lie two spreads or more from the mean. */
+/** Return mean, median, modes and standard deviation of scores, and those two deviations from the mean. */
 function scoreSummary(scores: readonly number[]): Summary | null {
   if (scores.length === 0) return null;
   const mean = sum(scores) / scores.length;

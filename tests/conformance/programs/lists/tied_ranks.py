@@ -1,5 +1,5 @@
 def tied_ranks(scores: dict[str, float], method: str) -> dict[str, float]:
-    """Ranks from the highest score down; ties share the best place, the average, or leave no gap."""
+    """Rank scores from the highest down; ties get the best place or the average, or leave no gap."""
     ordered = sorted(scores.values(), reverse=True)
     distinct = sorted(set(ordered), reverse=True)
     ranks: dict[str, float] = {}

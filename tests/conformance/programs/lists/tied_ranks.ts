@@ -7,7 +7,7 @@ const rankers: Record<Method, Ranker> = {
   dense: (score, ordered) => [...new Set(ordered)].indexOf(score) + 1,
 };
 
-/** Ranks from the highest score down; ties share the best place, the average, or leave no gap. */
+/** Rank scores from the highest down; ties get the best place or the average, or leave no gap. */
 function tiedRanks(scores: Record<string, number>, method: Method): Record<string, number> {
   const ordered = Object.values(scores).sort((a, b) => b - a);
   const ranked = Object.entries(scores).map(([name, score]) => [name, rankers[method](score, ordered)] as const);

@@ -1,5 +1,5 @@
 class Garage:
-    """Places for cars, the lowest free number first; a stay costs by the hour that has begun."""
+    """Places for cars, assigned from the lowest free number; each hour begun is charged."""
 
     def __init__(self, places: int, rate: int) -> None:
         self._free = list(range(1, places + 1))
@@ -33,7 +33,7 @@ class Garage:
 
 
 def parking_garage(places: int, rate: int, events: list[tuple[str, str, int]]) -> dict[str, object]:
-    """What a garage answers to cars that come and go, who is left, and what it has earned."""
+    """Return the garage's answers to cars that come and go, the cars left in it, and its income."""
     garage = Garage(places, rate)
     actions = {"in": garage.enter, "out": garage.leave}
     answers = [actions[kind](plate, minute) for kind, plate, minute in events]

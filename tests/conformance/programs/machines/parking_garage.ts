@@ -36,7 +36,7 @@ class Garage {
   }
 }
 
-/** What a garage answers to cars that come and go, who is left, and what it has earned. */
+/** Return the garage's answers to cars that come and go, the cars left in it, and its income. */
 function parkingGarage(places: number, rate: number, events: GarageEvent[]) {
   const garage = new Garage(places, rate);
   const answers = events.map(([kind, plate, minute]) => garage[kind](plate, minute));

@@ -3,7 +3,7 @@ from itertools import islice, pairwise, takewhile
 
 
 def primes() -> Iterator[int]:
-    """All primes, by a sieve that grows as it is read."""
+    """Yield all primes, from a sieve that grows on demand."""
     composites: dict[int, list[int]] = {}
     number = 2
     while True:
@@ -18,7 +18,7 @@ def primes() -> Iterator[int]:
 
 
 def records(limit: int) -> Iterator[tuple[int, int]]:
-    """Each gap between primes below a limit that is wider than all before it, and where it begins."""
+    """Yield each gap between primes below a limit that is wider than all before it, with its start."""
     widest = 0
     for low, high in pairwise(takewhile(lambda prime: prime < limit, primes())):
         if high - low > widest:
@@ -27,5 +27,5 @@ def records(limit: int) -> Iterator[tuple[int, int]]:
 
 
 def prime_gaps(limit: int, most: int = 100) -> list[tuple[int, int]]:
-    """The first record gaps between primes below a limit."""
+    """Return the first record gaps between primes below a limit."""
     return list(islice(records(limit), most))

@@ -1,4 +1,4 @@
-/** All primes, by a sieve that grows as it is read. */
+/** Yield all primes, from a sieve that grows on demand. */
 function* primes(): Generator<number, never, void> {
   const composites = new Map<number, number[]>();
   for (let number = 2; ; number++) {
@@ -30,7 +30,7 @@ class Gaps implements Iterable<[gap: number, from: number]> {
   }
 }
 
-/** The first record gaps between primes below a limit. */
+/** Return the first record gaps between primes below a limit. */
 function primeGaps(limit: number, most = 100): [number, number][] {
   const found: [number, number][] = [];
   for (const gap of new Gaps(limit)) {

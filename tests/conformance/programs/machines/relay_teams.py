@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Result:
-    """How a team did; None if a runner fell."""
+    """The time of a team; None if a runner fell."""
 
     team: str
     seconds: float | None
@@ -17,7 +17,7 @@ async def run_leg(distance: float, speed: float) -> float:
 
 
 async def run_team(team: str, speeds: list[float], distance: float) -> Result:
-    """The time of a team whose runners run one after the other."""
+    """Return the time of a team whose runners run one after the other."""
     total = 0.0
     try:
         for speed in speeds:
@@ -28,7 +28,7 @@ async def run_team(team: str, speeds: list[float], distance: float) -> Result:
 
 
 async def relay_teams(teams: dict[str, list[float]], distance: float) -> list[str]:
-    """The standings of a relay race in which all teams run at once; who did not finish comes last."""
+    """Return the standings of a relay race of all teams at once; teams that did not finish come last."""
     results = await asyncio.gather(*[run_team(team, speeds, distance) for team, speeds in teams.items()])
     ordered = sorted(results, key=lambda result: (result.seconds is None, result.seconds or 0, result.team))
     return [f"{r.team} {'did not finish' if r.seconds is None else f'{r.seconds:.1f} s'}" for r in ordered]

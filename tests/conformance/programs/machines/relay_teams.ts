@@ -8,14 +8,14 @@ const runLeg = async (distance: number, speed: number): Promise<number> => {
   return distance / speed;
 };
 
-/** The time of a team whose runners run one after the other. */
+/** Return the time of a team whose runners run one after the other. */
 async function runTeam(team: string, speeds: number[], distance: number): Promise<Result> {
   let seconds = 0;
   for (const speed of speeds) seconds += await runLeg(distance, speed);
   return { team, seconds };
 }
 
-/** The standings of a relay race in which all teams run at once; who did not finish comes last. */
+/** Return the standings of a relay race of all teams at once; teams that did not finish come last. */
 async function relayTeams(teams: Record<string, number[]>, distance: number): Promise<string[]> {
   const names = Object.keys(teams);
   const settled = await Promise.allSettled(names.map((team) => runTeam(team, teams[team], distance)));

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 
 class Shape(ABC):
-    """A plane figure. Its kinds are known by the names of their classes."""
+    """A plane figure. Its kinds are registered under the names of their classes."""
 
     kinds: ClassVar[dict[str, type["Shape"]]] = {}
 
@@ -43,7 +43,7 @@ class Circle(Shape):
 
 
 def shape_catalogue(figures: list[dict[str, Any]]) -> list[str]:
-    """What there is to say about figures, the largest first; unknown kinds come last."""
+    """Describe figures, the largest first; unknown kinds come last."""
     shapes: list[Shape] = []
     unknown: list[str] = []
     for figure in figures:

@@ -54,7 +54,7 @@ function shapeOf(figure: Figure): Shape | null {
   }
 }
 
-/** What there is to say about figures, the largest first; unknown kinds come last. */
+/** Describe figures, the largest first; unknown kinds come last. */
 function shapeCatalogue(figures: Figure[]): string[] {
   const shapes = figures.map(shapeOf).filter((shape): shape is Shape => shape !== null);
   const unknown = figures.filter((figure) => shapeOf(figure) === null).map(({ kind }) => `${kind}?`);

@@ -27,7 +27,7 @@ def transfer(accounts: dict[str, int], giver: str, taker: str, amount: int) -> N
 
 
 def transfer_ledger(accounts: dict[str, int], batches: list[list[tuple[str, str, int]]]) -> dict[str, Any]:
-    """Balances after batches of transfers. A batch is made as a whole or not at all."""
+    """Return balances after batches of transfers. A batch is applied completely or not at all."""
     balances, failures, missing = dict(accounts), [], 0
     for number, batch in enumerate(batches, start=1):
         before = dict(balances)

@@ -23,7 +23,7 @@ function transfer(balances: Balances, [giver, taker, amount]: Transfer): Balance
   return { ...paid, [taker]: paid[taker] + amount };
 }
 
-/** Balances after batches of transfers. A batch is made as a whole or not at all. */
+/** Return balances after batches of transfers. A batch is applied completely or not at all. */
 function transferLedger(accounts: Balances, batches: Transfer[][]) {
   let balances = accounts;
   let missing = 0;

@@ -8,7 +8,7 @@ class State(Enum):
 
 
 class VendingMachine:
-    """Takes coins, gives one drink for its price, and keeps nothing that it does not earn."""
+    """Accepts coins, sells one drink for its price, and returns the change."""
 
     def __init__(self, price: int) -> None:
         self.price = price
@@ -42,6 +42,6 @@ class VendingMachine:
 
 
 def vending_machine(price: int, events: list[str]) -> list[str]:
-    """What a vending machine answers to each event, and the state in which it ends."""
+    """Return the machine's answer to each event, and its final state."""
     machine = VendingMachine(price)
     return [*(machine.on(event) for event in events), machine.state.name]

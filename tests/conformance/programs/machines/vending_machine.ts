@@ -42,7 +42,7 @@ class VendingMachine {
   }
 }
 
-/** What a vending machine answers to each event, and the state in which it ends. */
+/** Return the machine's answer to each event, and its final state. */
 function vendingMachine(price: number, events: string[]): string[] {
   const machine = new VendingMachine(price);
   return [...events.map((event) => machine.on(event)), State[machine.state]];

@@ -1,5 +1,5 @@
 class RecencyCache:
-    """Keeps the values used most recently. A dictionary remembers the order in which keys came in."""
+    """A cache of the most recently used values. A dictionary keeps the order in which keys were inserted."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -13,7 +13,7 @@ class RecencyCache:
         return value
 
     def put(self, key: str, value: int) -> str | None:
-        """Keep a value; the key that had to go for it, if any."""
+        """Store a value; return the key that was evicted for it, if any."""
         self.values.pop(key, None)
         self.values[key] = value
         if len(self.values) <= self.capacity:
@@ -24,7 +24,7 @@ class RecencyCache:
 
 
 def cache_trace(capacity: int, steps: list[list[str | int]]) -> dict[str, object]:
-    """What a cache answers to gets, which keys puts push out, and what is left, oldest first."""
+    """Return the results of gets, the keys evicted by puts, and the remaining keys, oldest first."""
     cache = RecencyCache(capacity)
     answers: list[int | None] = []
     evicted: list[str] = []

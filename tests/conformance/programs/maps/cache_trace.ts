@@ -14,7 +14,7 @@ class RecencyCache<K, V> {
     return value;
   }
 
-  /** Keep a value; the key that had to go for it, if any. */
+  /** Store a value; return the key that was evicted for it, if any. */
   put(key: K, value: V): K | undefined {
     this.values.delete(key);
     this.values.set(key, value);
@@ -29,7 +29,7 @@ class RecencyCache<K, V> {
   }
 }
 
-/** What a cache answers to gets, which keys puts push out, and what is left, oldest first. */
+/** Return the results of gets, the keys evicted by puts, and the remaining keys, oldest first. */
 function cacheTrace(capacity: number, steps: Step[]) {
   const cache = new RecencyCache<string, number>(capacity);
   const answers: (number | null)[] = [];

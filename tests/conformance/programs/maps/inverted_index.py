@@ -3,7 +3,7 @@ from collections import defaultdict
 
 
 def inverted_index(documents: dict[str, str], ignored: list[str]) -> dict[str, list[str]]:
-    """For each word the documents that hold it, those first that hold it most often."""
+    """Return the documents that contain each word, those that contain it most often first."""
     counts: defaultdict[str, dict[str, int]] = defaultdict(dict)
     skip = set(ignored)
     for title, text in documents.items():

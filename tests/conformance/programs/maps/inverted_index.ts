@@ -1,6 +1,6 @@
 type Counts = Map<string, number>;
 
-/** For each word the documents that hold it, those first that hold it most often. */
+/** Return the documents that contain each word, those that contain it most often first. */
 function invertedIndex(documents: Record<string, string>, ignored: string[]): Record<string, string[]> {
   const counts = new Map<string, Counts>();
   for (const [title, text] of Object.entries(documents)) {

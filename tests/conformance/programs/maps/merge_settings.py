@@ -2,7 +2,7 @@ from typing import Any
 
 
 def merge_settings(base: dict[str, Any], *layers: dict[str, Any]) -> dict[str, Any]:
-    """Settings in layers: objects merge, null takes a setting away, a list that begins with "+" adds."""
+    """Merge settings in layers: objects merge, null removes a setting, a list with a leading "+" appends."""
     merged = dict(base)
     for layer in layers:
         for key, value in layer.items():

@@ -4,7 +4,7 @@ type Settings = { [key: string]: Json };
 const isSettings = (value: Json | undefined): value is Settings =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** Settings in layers: objects merge, null takes a setting away, a list that begins with "+" adds. */
+/** Merge settings in layers: objects merge, null removes a setting, a list with a leading "+" appends. */
 function mergeSettings(base: Settings, ...layers: Settings[]): Settings {
   const merged: Settings = { ...base };
   for (const layer of layers) {

@@ -3,7 +3,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Changes:
-    """What became of the records of a table."""
+    """The changes between two versions of a table."""
 
     added: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -16,7 +16,7 @@ class Changes:
 def record_changes(
     before: list[dict[str, object]], after: list[dict[str, object]], key: str
 ) -> dict[str, object]:
-    """Which records were added, removed or changed, and in which fields."""
+    """Return which records were added, removed or changed, and in which fields."""
     old = {str(record[key]): record for record in before}
     new = {str(record[key]): record for record in after}
     changes = Changes()

@@ -10,7 +10,7 @@ function by(rows: Row[], key: keyof Row): Map<string, Row> {
   return new Map(rows.map((row) => [String(row[key]), row]));
 }
 
-/** Which records were added, removed or changed, and in which fields. */
+/** Return which records were added, removed or changed, and in which fields. */
 function recordChanges(before: Row[], after: Row[], key: string): Changes {
   const [old, fresh] = [by(before, key), by(after, key)];
   const changes: Changes = { added: [], removed: [], changed: {} };

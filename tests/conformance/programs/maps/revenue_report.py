@@ -4,7 +4,7 @@ from typing import Any
 
 
 def revenue_report(orders: list[dict[str, Any]], group: str) -> list[str]:
-    """Exact totals in cents per group, the largest first, each with its share of the whole."""
+    """Return exact totals in cents per group, the largest first, each with its share of the total."""
     totals: defaultdict[str, Decimal] = defaultdict(Decimal)
     for order in orders:
         totals[str(order.get(group, "other"))] += Decimal(order["price"]) * order["count"]

@@ -14,7 +14,7 @@ const fromCents = (cents: bigint): string => {
   return `${units}.${String(cents % 100n).padStart(2, "0")}`;
 };
 
-/** Exact totals in cents per group, the largest first, each with its share of the whole. */
+/** Return exact totals in cents per group, the largest first, each with its share of the total. */
 function revenueReport(orders: Order[], group: string): string[] {
   const totals: { [name: string]: bigint } = {};
   let whole = 0n;

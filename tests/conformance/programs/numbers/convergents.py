@@ -1,5 +1,5 @@
 def convergents(numerator: int, denominator: int) -> list[str]:
-    """The best approximations of a fraction, from its continued fraction, the fraction itself last."""
+    """Return the convergents of a fraction's continued fraction, the fraction itself last."""
     found: list[str] = []
     p0, p1, q0, q1 = 0, 1, 1, 0
     a, b = numerator, denominator

@@ -1,6 +1,6 @@
 type Fraction = Readonly<{ p: number; q: number }>;
 
-/** The best approximations of a fraction, from its continued fraction, the fraction itself last. */
+/** Return the convergents of a fraction's continued fraction, the fraction itself last. */
 function convergents(numerator: number, denominator: number): string[] {
   const step = (a: number, b: number, before: Fraction, now: Fraction): Fraction[] => {
     if (b === 0) return [];

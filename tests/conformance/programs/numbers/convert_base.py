@@ -2,7 +2,7 @@ DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def convert_base(text: str, source: int, target: int) -> str | None:
-    """A whole number of any size from one base in another, None if it has a digit that is none."""
+    """Convert an integer of any size from one base to another; None if it has an invalid digit."""
     sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
     value = 0
     for letter in digits.lower():

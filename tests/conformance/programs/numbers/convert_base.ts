@@ -1,6 +1,6 @@
 const DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz";
 
-/** A whole number of any size from one base in another, null if it has a digit that is none. */
+/** Convert an integer of any size from one base to another; null if it has an invalid digit. */
 function convertBase(text: string, source: number, target: number): string | null {
   const [, sign, digits] = /^(-?)(.*)$/s.exec(text)!;
   if (!digits) return null;

@@ -1,5 +1,5 @@
 def doubled(n: int) -> tuple[int, int]:
-    """The nth Fibonacci number and the one after it."""
+    """Return the nth Fibonacci number and the next one."""
     if n == 0:
         return 0, 1
     a, b = doubled(n >> 1)
@@ -9,6 +9,6 @@ def doubled(n: int) -> tuple[int, int]:
 
 
 def fibonacci_digits(n: int) -> dict[str, int | str]:
-    """How many digits the nth Fibonacci number has, its ends, and the sum of its digits."""
+    """Return the length of the nth Fibonacci number, its first and last digits, and the sum of its digits."""
     digits = str(doubled(n)[0])
     return {"count": len(digits), "head": digits[:6], "tail": digits[-6:], "sum": sum(map(int, digits))}

@@ -5,7 +5,7 @@ interface DigitReport {
   sum: number;
 }
 
-/** The nth Fibonacci number and the one after it. */
+/** Return the nth Fibonacci number and the next one. */
 function doubled(n: number): [bigint, bigint] {
   if (n === 0) return [0n, 1n];
   const [a, b] = doubled(n >> 1);
@@ -14,7 +14,7 @@ function doubled(n: number): [bigint, bigint] {
   return n & 1 ? [d, c + d] : [c, d];
 }
 
-/** How many digits the nth Fibonacci number has, its ends, and the sum of its digits. */
+/** Return the length of the nth Fibonacci number, its first and last digits, and the sum of its digits. */
 function fibonacciDigits(n: number): DigitReport {
   const digits = doubled(n)[0].toString();
   const sum = [...digits].reduce((total, digit) => total + Number(digit), 0);

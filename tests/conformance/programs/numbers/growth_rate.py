@@ -2,7 +2,7 @@ import math
 
 
 def growth_rate(start: float, end: float, years: int, tolerance: float = 1e-12) -> float | None:
-    """The yearly rate that takes one amount to another, by Newton's method; None if there is none."""
+    """Return the yearly rate that takes one amount to another, by Newton's method; None if there is none."""
     if start <= 0 or end < 0 or years <= 0:
         return None
     ratio = end / start

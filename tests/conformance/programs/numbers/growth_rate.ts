@@ -1,4 +1,4 @@
-/** The yearly rate that takes one amount to another, by Newton's method; null if there is none. */
+/** Return the yearly rate that takes one amount to another, by Newton's method; null if there is none. */
 function growthRate(start: number, end: number, years: number, tolerance = 1e-12): number | null {
   if (start <= 0 || end < 0 || years <= 0) return null;
   const ratio = end / start;

@@ -1,5 +1,5 @@
 def prime_signature(number: int) -> str:
-    """A whole number as a product of prime powers, largest exponent first, then the smaller prime."""
+    """Return an integer as a product of prime powers, largest exponent first, then the smaller prime."""
     if number < 2:
         return str(number)
     powers: dict[int, int] = {}

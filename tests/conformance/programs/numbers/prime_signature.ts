@@ -1,4 +1,4 @@
-/** A whole number as a product of prime powers, largest exponent first, then the smaller prime. */
+/** Return an integer as a product of prime powers, largest exponent first, then the smaller prime. */
 function primeSignature(number: number): string {
   if (number < 2) return String(number);
   const powers = new Map<number, number>();

@@ -3,7 +3,7 @@ import re
 
 
 def split_outside(text: str) -> list[str]:
-    """The parts of a text between commas that no braces enclose."""
+    """Split a text at commas outside braces."""
     parts, depth = [""], 0
     for letter in text:
         depth += {"{": 1, "}": -1}.get(letter, 0)
@@ -15,7 +15,7 @@ def split_outside(text: str) -> list[str]:
 
 
 def alternatives(inside: str) -> list[str]:
-    """What stands for a pair of braces: a range of numbers, or each part."""
+    """Return the expansions of a pair of braces: a range of numbers, or each part."""
     if found := re.fullmatch(r"(-?\d+)\.\.(-?\d+)", inside):
         first, last = int(found.group(1)), int(found.group(2))
         step = 1 if first <= last else -1
@@ -24,7 +24,7 @@ def alternatives(inside: str) -> list[str]:
 
 
 def brace_expand(pattern: str) -> list[str]:
-    """Every text that a pattern with braces stands for, as in a shell; an open brace is plain text."""
+    """Expand a pattern with braces to every text, as in a shell; an unclosed brace is plain text."""
     depth, opened = 0, pattern.find("{")
     for place in range(max(opened, 0), len(pattern)):
         depth += {"{": 1, "}": -1}.get(pattern[place], 0)

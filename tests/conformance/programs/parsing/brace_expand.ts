@@ -31,7 +31,7 @@ function alternatives(inside: string): string[] {
   return parts.flatMap(braceExpand);
 }
 
-/** Every text that a pattern with braces stands for, as in a shell; an open brace is plain text. */
+/** Expand a pattern with braces to every text, as in a shell; an unclosed brace is plain text. */
 function braceExpand(pattern: string): string[] {
   const opened = pattern.indexOf("{");
   const closed = opened < 0 ? -1 : closing(pattern, opened);

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Reader:
-    """The tokens of an expression, and how far they have been read."""
+    """The tokens of an expression and the position up to which they have been read."""
 
     tokens: list[str]
     place: int = 0
@@ -58,7 +58,9 @@ def read_atom(reader: Reader) -> float:
 
 
 def calculate(expression: str) -> float | str:
-    """The value of an expression with + - * / ^ and brackets, or what is wrong with it."""
+    """Return the value of an expression with + - *
+    ^ and brackets, or the error in it.
+    """
     reader = Reader(re.findall(r"\d+\.?\d*|\.\d+|\S", expression))
     try:
         value = read_sum(reader)

@@ -64,7 +64,7 @@ namespace Calculator {
   }
 }
 
-/** The value of an expression with + - * / ^ and brackets, or what is wrong with it. */
+/** Return the value of an expression with + - * / ^ and brackets, or the error in it. */
 function calculate(expression: string): number | string {
   const tokens = expression.match(/\d+\.?\d*|\.\d+|\S/gu) ?? [];
   try {

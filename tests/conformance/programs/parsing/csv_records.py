@@ -1,5 +1,5 @@
 def csv_records(text: str, separator: str = ",") -> list[dict[str, str]]:
-    """The records of a CSV text by the names in its first line; quotes are doubled inside quoted fields."""
+    """Return the records of a CSV text by the names in its header; quotes are doubled in quoted fields."""
     rows: list[list[str]] = [[""]]
     state = "start"
     for letter in text.replace("\r\n", "\n"):

@@ -5,7 +5,7 @@ const enum State {
   Quote,
 }
 
-/** The records of a CSV text by the names in its first line; quotes are doubled inside quoted fields. */
+/** Return the records of a CSV text by the names in its header; quotes are doubled in quoted fields. */
 function csvRecords(text: string, separator: string = ","): Record<string, string>[] {
   const rows: string[][] = [[""]];
   let state: State = State.Start;

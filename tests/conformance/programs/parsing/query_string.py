@@ -1,5 +1,5 @@
 def percent_decode(text: str) -> str:
-    """Text with its percent escapes resolved as UTF-8; what is no escape stays as it is."""
+    """Decode percent escapes as UTF-8; invalid escapes stay unchanged."""
     out = ""
     place = 0
     while place < len(text):
@@ -18,7 +18,7 @@ def percent_decode(text: str) -> str:
 
 
 def query_string(query: str) -> dict[str, str | list[str]]:
-    """The fields of a query; a name that comes several times, or ends in `[]`, has a list."""
+    """Return the fields of a query; a name that is repeated, or ends in `[]`, has a list."""
     fields: dict[str, str | list[str]] = {}
     for pair in query.removeprefix("?").split("&"):
         if not pair:

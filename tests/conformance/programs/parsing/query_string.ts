@@ -3,7 +3,7 @@ type Fields = Record<string, string | string[]>;
 const decode = (text: string): string =>
   decodeURIComponent(text.replace(/\+/g, " ").replace(/%(?![0-9a-f]{2})/gi, "%25"));
 
-/** The fields of a query; a name that comes several times, or ends in `[]`, has a list. */
+/** Return the fields of a query; a name that is repeated, or ends in `[]`, has a list. */
 function queryString(query: string): Fields {
   const fields: Fields = {};
   for (const pair of query.replace(/^\?/, "").split("&").filter(Boolean)) {

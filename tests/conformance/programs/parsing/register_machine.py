@@ -2,7 +2,7 @@ from typing import Any
 
 
 def register_machine(program: list[list[Any]], start: dict[str, int], fuel: int = 10_000) -> dict[str, Any]:
-    """Run a small assembler: set, add, sub, mul, jump if zero or positive, out. `fuel` bounds the steps."""
+    """Run a small assembler: set, add, sub, mul, jump if zero or positive, out. `fuel` limits the steps."""
     registers = dict(start)
     output: list[int] = []
     place = steps = 0

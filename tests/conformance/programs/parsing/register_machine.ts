@@ -15,7 +15,7 @@ const arithmetic = {
   mul: (a: number, b: number) => a * b,
 } satisfies Record<Arithmetic, (a: number, b: number) => number>;
 
-/** Run a small assembler: set, add, sub, mul, jump if zero or positive, out. `fuel` bounds the steps. */
+/** Run a small assembler: set, add, sub, mul, jump if zero or positive, out. `fuel` limits the steps. */
 function registerMachine(program: Instruction[], start: Record<string, number>, fuel = 10_000): Outcome {
   const registers: Record<string, number> = { ...start };
   const output: number[] = [];

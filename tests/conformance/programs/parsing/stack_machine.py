@@ -2,7 +2,7 @@ MAX_DEPTH = 40
 
 
 class Machine:
-    """A stack, and words that were defined with others."""
+    """A stack, and words that are defined by others."""
 
     def __init__(self) -> None:
         self.stack: list[int] = []
@@ -44,7 +44,7 @@ class Machine:
 
 
 def stack_machine(lines: list[str]) -> dict[str, object]:
-    """Run a program of words after their arguments; `: name words ;` defines a word."""
+    """Run a program in postfix notation; `: name words ;` defines a word."""
     machine = Machine()
     for number, line in enumerate(lines, start=1):
         tokens = line.split()

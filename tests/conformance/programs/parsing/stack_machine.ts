@@ -56,7 +56,7 @@ class StackMachine {
   }
 }
 
-/** Run a program of words after their arguments; `: name words ;` defines a word. */
+/** Run a program in postfix notation; `: name words ;` defines a word. */
 function stackMachine(lines: string[]): { stack: number[]; error: string | null } {
   const machine = new StackMachine();
   for (const [index, line] of lines.entries()) {

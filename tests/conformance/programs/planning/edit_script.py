@@ -1,5 +1,5 @@
 def edit_script(old: str, new: str) -> list[str]:
-    """The fewest edits from one text to another: `=x` keeps, `-x` drops, `+x` adds, drops before adds."""
+    """Return the fewest edits between two texts: `=x` keeps, `-x` deletes, `+x` inserts (after deletions)."""
     rows, columns = len(old) + 1, len(new) + 1
     cost = [[0] * columns for _ in range(rows)]
     for i in range(rows - 1, -1, -1):

@@ -1,6 +1,6 @@
 type Edit = `${"=" | "-" | "+"}${string}`;
 
-/** The fewest edits from one text to another: `=x` keeps, `-x` drops, `+x` adds, drops before adds. */
+/** Return the fewest edits between two texts: `=x` keeps, `-x` deletes, `+x` inserts (after deletions). */
 function editScript(old: string, fresh: string): Edit[] {
   const [a, b] = [[...old], [...fresh]];
   const memo = new Map<number, number>();

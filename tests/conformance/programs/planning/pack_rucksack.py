@@ -5,7 +5,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Item:
-    """Something to take along."""
+    """An item to pack."""
 
     name: str
     weight: int
@@ -13,12 +13,12 @@ class Item:
 
 
 def pack_rucksack(things: list[dict[str, Any]], capacity: int) -> dict[str, Any]:
-    """The selection of most worth that can be carried; of equal ones the lightest, then the first names."""
+    """Return the most valuable selection that fits; of equal ones the lightest, then the first by name."""
     items = [Item(**thing) for thing in sorted(things, key=lambda thing: thing["name"])]
 
     @cache
     def best(place: int, left: int) -> tuple[int, int, tuple[str, ...]]:
-        """Worth, weight below zero, and names: the larger, the better."""
+        """Return worth, negative weight, and names: the larger, the better."""
         if place == len(items):
             return (0, 0, ())
         item = items[place]

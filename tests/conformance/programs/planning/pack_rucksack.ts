@@ -10,7 +10,7 @@ interface Pack {
   names: string[];
 }
 
-/** The selection of most worth that can be carried; of equal ones the lightest, then the first names. */
+/** Return the most valuable selection that fits; of equal ones the lightest, then the first by name. */
 function packRucksack(things: Item[], capacity: number): Pack {
   const items = things.slice().sort((a, b) => (a.name < b.name ? -1 : 1));
   const memo: Record<string, Pack> = Object.create(null);

@@ -1,5 +1,5 @@
 def postage_ways(amount: int, stamps: list[int]) -> dict[str, str]:
-    """In how many ways stamps make an amount, in any order and counting each order, as text."""
+    """Return the number of ways in which stamps make an amount, regardless of order and by order, as text."""
     kinds = sorted({stamp for stamp in stamps if stamp > 0})
     unordered = [1] + [0] * amount
     for stamp in kinds:

@@ -1,4 +1,4 @@
-/** In how many ways stamps make an amount, in any order and counting each order, as text. */
+/** Return the number of ways in which stamps make an amount, regardless of order and by order, as text. */
 function postageWays(amount: number, stamps: number[]): { unordered: string; ordered: string } {
   const kinds = [...new Set(stamps)].filter((stamp) => stamp > 0);
   const unordered = new Array<bigint>(amount + 1).fill(0n);

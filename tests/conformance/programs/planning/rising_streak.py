@@ -2,7 +2,7 @@ import bisect
 
 
 def rising_streak(values: list[int]) -> list[int]:
-    """A longest strictly rising selection in order; of several, the one that ends lowest at every length."""
+    """Return the longest strictly increasing subsequence; of several, the one with the lowest ends."""
     tails: list[int] = []
     tail_places: list[int] = []
     before: list[int | None] = []

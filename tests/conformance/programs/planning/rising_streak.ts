@@ -3,7 +3,7 @@ interface Link {
   before: Link | null;
 }
 
-/** A longest strictly rising selection in order; of several, the one that ends lowest at every length. */
+/** Return the longest strictly increasing subsequence; of several, the one with the lowest ends. */
 function risingStreak(values: number[]): number[] {
   const tails: Link[] = [];
   for (const value of values) {

@@ -2,7 +2,7 @@ from functools import cache
 
 
 def split_hashtag(tag: str, words: list[str]) -> list[str]:
-    """Every way to read a hashtag as words of a list, those with the fewest words first."""
+    """Return every way to split a hashtag into known words, those with the fewest words first."""
     known = {word.lower() for word in words if word}
     text = tag.removeprefix("#").lower()
 

@@ -1,4 +1,4 @@
-/** Every way to read a hashtag as words of a list, those with the fewest words first. */
+/** Return every way to split a hashtag into known words, those with the fewest words first. */
 function splitHashtag(tag: string, words: string[]): string[] {
   const known = new Set(words.filter((word) => word !== "").map((word) => word.toLowerCase()));
   const text = tag.replace(/^#/, "").toLowerCase();

@@ -1,5 +1,5 @@
 def gift_draws(people: list[str], couples: list[list[str]]) -> dict[str, object]:
-    """Who may give to whom: no one to themselves or their partner. The number of draws, and the first."""
+    """Return the number of gift draws, and the first; people give neither to themselves nor to a partner."""
     barred = {(a, b) for a, b in couples} | {(b, a) for a, b in couples}
     givers = sorted(people)
     first: dict[str, str] = {}

@@ -3,7 +3,7 @@ interface Draws {
   first: Record<string, string>;
 }
 
-/** Who may give to whom: nobody to themselves or their partner. The number of draws, and the first. */
+/** Return the number of gift draws, and the first; people give neither to themselves nor to a partner. */
 function giftDraws(people: string[], couples: [string, string][]): Draws {
   const barred = new Set<string>(couples.flatMap(([a, b]) => [`${a}>${b}`, `${b}>${a}`]));
   const givers = [...people].sort();

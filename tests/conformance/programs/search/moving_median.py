@@ -2,7 +2,7 @@ import bisect
 
 
 def moving_median(values: list[float], window: int) -> list[float | None]:
-    """The median of the last `window` values at each place, null where there are fewer."""
+    """Return the median of the last `window` values at each position, null where there are fewer."""
     if window < 1:
         raise ValueError("a window has at least one value")
     ordered: list[float] = []

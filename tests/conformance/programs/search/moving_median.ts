@@ -1,4 +1,4 @@
-/** Where a value belongs in a sorted list, before others like it. */
+/** Return where a value belongs in a sorted list, before equal ones. */
 function placeOf(sorted: readonly number[], value: number): number {
   let low = 0;
   let high = sorted.length;
@@ -10,7 +10,7 @@ function placeOf(sorted: readonly number[], value: number): number {
   return low;
 }
 
-/** The median of the last `window` values at each place, null until there are so many. */
+/** Return the median of the last `window` values at each position, null where there are fewer. */
 function movingMedian(values: number[], window: number): Array<number | null> {
   if (window < 1) throw new RangeError("a window has at least one value");
   const ordered: number[] = [];

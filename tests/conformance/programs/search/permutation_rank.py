@@ -3,7 +3,7 @@ from math import factorial
 
 
 def arrangements(counts: Counter[str]) -> int:
-    """In how many orders the letters can stand."""
+    """Return the number of distinct orders of the letters."""
     total = factorial(sum(counts.values()))
     for count in counts.values():
         total //= factorial(count)
@@ -11,7 +11,7 @@ def arrangements(counts: Counter[str]) -> int:
 
 
 def permutation_rank(word: str) -> str:
-    """The place of a word among all distinct arrangements of its letters in order, from 1, as text."""
+    """Return the rank of a word among the sorted distinct arrangements of its letters, from 1, as text."""
     left = Counter(word)
     rank = 1
     for letter in word:

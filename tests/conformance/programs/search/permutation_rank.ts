@@ -2,14 +2,14 @@ function factorial(n: number): bigint {
   return n < 2 ? 1n : BigInt(n) * factorial(n - 1);
 }
 
-/** In how many orders the letters can stand. */
+/** Return the number of distinct orders of the letters. */
 function arrangements(counts: Map<string, number>): bigint {
   const all = [...counts.values()];
   const total = factorial(all.reduce((a, b) => a + b, 0));
   return all.reduce((left, count) => left / factorial(count), total);
 }
 
-/** The place of a word among all distinct arrangements of its letters in order, from 1, as text. */
+/** Return the rank of a word among the sorted distinct arrangements of its letters, from 1, as text. */
 function permutationRank(word: string): string {
   const left = new Map<string, number>();
   for (const letter of word) left.set(letter, (left.get(letter) ?? 0) + 1);

@@ -1,5 +1,5 @@
 def shared_prefix(words: list[str]) -> str:
-    """The longest text with which all words begin."""
+    """Return the longest prefix that all words share."""
     first, last = min(words), max(words)
     for place, letter in enumerate(first):
         if place >= len(last) or last[place] != letter:
@@ -8,7 +8,7 @@ def shared_prefix(words: list[str]) -> str:
 
 
 def common_affixes(words: list[str]) -> tuple[str, str]:
-    """The longest beginning and the longest ending that all words share, without overlap in any of them."""
+    """Return the longest prefix and suffix that all words share, without overlap in any of them."""
     if not words:
         return "", ""
     prefix = shared_prefix(words)

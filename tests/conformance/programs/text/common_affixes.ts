@@ -1,6 +1,6 @@
 type Affixes = [prefix: string, suffix: string];
 
-/** How many leading elements all lists share. */
+/** Return how many leading elements all lists share. */
 function sharedLength<T>(lists: readonly (readonly T[])[]): number {
   const shortest = Math.min(...lists.map((list) => list.length));
   for (let place = 0; place < shortest; place++) {
@@ -9,7 +9,7 @@ function sharedLength<T>(lists: readonly (readonly T[])[]): number {
   return shortest;
 }
 
-/** The longest beginning and the longest ending that all words share, without overlap in any of them. */
+/** Return the longest prefix and suffix that all words share, without overlap in any of them. */
 function commonAffixes(words: string[]): Affixes {
   if (!words.length) return ["", ""];
   const letters = words.map((word) => [...word]);

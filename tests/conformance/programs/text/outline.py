@@ -9,7 +9,7 @@ class Section(TypedDict):
 
 
 class OutlineWriter:
-    """Writes headings with the numbers of the sections around them."""
+    """A writer of headings with the numbers of their enclosing sections."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -28,7 +28,7 @@ class OutlineWriter:
 
 
 def outline(parts: list[Section]) -> list[str]:
-    """The numbered headings of a document, indented by depth."""
+    """Return the numbered headings of a document, indented by depth."""
     writer = OutlineWriter()
 
     def write(inner: list[Section]) -> None:

@@ -20,7 +20,7 @@ class OutlineWriter {
   }
 }
 
-/** The numbered headings of a document, indented by depth. */
+/** Return the numbered headings of a document, indented by depth. */
 function outline(parts: Section[]): string[] {
   const writer = new OutlineWriter();
   const write = (inner: Section[]): void =>

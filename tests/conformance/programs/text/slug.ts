@@ -1,4 +1,4 @@
-/** A title as part of an address: plain letters, digits and dashes; numbered if it is taken already. */
+/** Convert a title to letters, digits and dashes for a URL; append a number if it is already taken. */
 function slug(title: string, taken: Iterable<string>, limit: number = 24): string {
   const used = new Set<string>(taken);
   const plain = title.normalize("NFKD").replace(/\p{M}+/gu, "").toLowerCase();

@@ -2,7 +2,7 @@ from typing import Literal
 
 
 def pad(cell: str, width: int, align: Literal["left", "right", "center"]) -> str:
-    """A cell with spaces around it, as its column is aligned."""
+    """Pad a cell with spaces, as its column is aligned."""
     match align:
         case "left":
             return f"{cell:<{width}}"
@@ -14,7 +14,7 @@ def pad(cell: str, width: int, align: Literal["left", "right", "center"]) -> str
 
 
 def text_table(rows: list[list[str]], aligns: list[Literal["left", "right", "center"]]) -> str:
-    """Rows as text in columns; short rows are filled up with empty cells, trailing spaces are cut."""
+    """Format rows as a text table; short rows are padded with empty cells, trailing spaces are removed."""
     full = [[*row, *[""] * (len(aligns) - len(row))] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*full, strict=True)]
     lines = [

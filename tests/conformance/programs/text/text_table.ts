@@ -6,7 +6,7 @@ const pads = {
 
 type Align = keyof typeof pads;
 
-/** Rows as text in columns; short rows are filled up with empty cells, trailing spaces are cut. */
+/** Format rows as a text table; short rows are padded with empty cells, trailing spaces are removed. */
 function textTable(rows: string[][], aligns: Align[]): string {
   const cellOf = (row: string[], column: number): string => row[column] ?? "";
   const widths = aligns.map((_, column) => Math.max(...rows.map((row) => cellOf(row, column).length)));

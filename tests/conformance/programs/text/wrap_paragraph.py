@@ -1,5 +1,5 @@
 def wrap_paragraph(text: str, width: int) -> list[str]:
-    """Fill lines of at most `width` characters; a word that is longer than a line is cut with a hyphen."""
+    """Fill lines of at most `width` characters; a word longer than a line is split with a hyphen."""
     lines: list[str] = []
     line = ""
     for word in text.split():

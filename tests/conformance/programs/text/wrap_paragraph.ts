@@ -1,4 +1,4 @@
-/** Fill lines of at most `width` characters; a word that is longer than a line is cut with a hyphen. */
+/** Fill lines of at most `width` characters; a word longer than a line is split with a hyphen. */
 function wrapParagraph(text: string, width: number): string[] {
   const lines: string[] = [];
   let line: string[] = [];

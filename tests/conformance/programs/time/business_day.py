@@ -2,7 +2,7 @@ from datetime import date, timedelta
 
 
 def business_day(start: str, days: int, holidays: list[str]) -> str:
-    """The date `days` working days after a date, or before it if negative, past weekends and holidays."""
+    """Return the date `days` working days after a date (before it if negative), skipping holidays."""
     closed = {date.fromisoformat(holiday) for holiday in holidays}
     day = date.fromisoformat(start)
     step = timedelta(days=1 if days >= 0 else -1)

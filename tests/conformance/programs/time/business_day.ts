@@ -1,7 +1,7 @@
 const DAY_MS = 86_400_000;
 const iso = (time: number): string => new Date(time).toISOString().slice(0, 10);
 
-/** The date so many working days after a date, or before it if negative, past weekends and holidays. */
+/** Return the date `days` working days after a date (before it if negative), skipping holidays. */
 function businessDay(start: string, days: number, holidays: string[]): string {
   const closed = new Set(holidays);
   const works = (time: number): boolean => {

@@ -6,14 +6,14 @@ def is_leap(year: int) -> bool:
 
 
 def days_before(year: int, month: int) -> int:
-    """Days from the first of January of the year 1 to the first of a month, by arithmetic alone."""
+    """Return the days from 1 January of year 1 to the first of a month, by arithmetic alone."""
     past = year - 1
     leap_day = 1 if month > 2 and is_leap(year) else 0
     return past * 365 + past // 4 - past // 100 + past // 400 + sum(MONTH_DAYS[: month - 1]) + leap_day
 
 
 def calendar_page(year: int, month: int) -> list[str]:
-    """A month as lines of weeks that begin on Monday."""
+    """Return a month as lines of weeks that start on Monday."""
     days = MONTH_DAYS[month - 1] + (1 if month == 2 and is_leap(year) else 0)
     blank = days_before(year, month) % 7
     cells = ["  "] * blank + [f"{day:2d}" for day in range(1, days + 1)]

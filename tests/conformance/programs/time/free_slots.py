@@ -8,7 +8,7 @@ def clock_time(minute: int) -> str:
 
 
 def free_slots(meetings: list[list[str]], opens: str, closes: str, least: int) -> list[str]:
-    """The gaps of at least `least` minutes that meetings, which may overlap, leave in a day."""
+    """Return the gaps of at least `least` minutes that meetings, which may overlap, leave in a day."""
     free: list[str] = []
     at = minutes(opens)
     day_end = (closes, closes)

@@ -8,7 +8,7 @@ const minutes = (clock: Clock): number => {
 const clockTime = (minute: number): string =>
   [Math.floor(minute / 60), minute % 60].map((part) => String(part).padStart(2, "0")).join(":");
 
-/** The gaps of at least so many minutes that meetings leave in a day, which may overlap each other. */
+/** Return the gaps of at least `least` minutes that meetings, which may overlap, leave in a day. */
 function freeSlots(meetings: [Clock, Clock][], opens: Clock, closes: Clock, least: number): string[] {
   let gaps: Span[] = [{ from: minutes(opens), to: minutes(closes) }];
   for (const [start, end] of meetings) {

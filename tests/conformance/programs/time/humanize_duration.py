@@ -2,7 +2,7 @@ UNITS = (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60), ("
 
 
 def humanize_duration(seconds: float, parts: int = 2) -> str:
-    """A duration in words with at most `parts` units, the rest cut off; in the past if negative."""
+    """Format a duration with at most `parts` units, truncated; a negative one is in the past."""
     left = int(abs(seconds))
     words: list[str] = []
     for unit, length in UNITS:

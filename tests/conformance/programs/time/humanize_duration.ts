@@ -1,7 +1,7 @@
 const UNITS = { week: 604_800, day: 86_400, hour: 3_600, minute: 60, second: 1 } as const;
 type Unit = keyof typeof UNITS;
 
-/** A duration in words with at most so many units, the rest cut off; in the past if negative. */
+/** Format a duration with at most `parts` units, truncated; a negative one is in the past. */
 function humanizeDuration(seconds: number, parts: number = 2): string {
   let left = Math.trunc(Math.abs(seconds));
   const words: string[] = [];
