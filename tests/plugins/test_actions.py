@@ -77,7 +77,7 @@ def test_an_action_is_described_by_its_types_and_its_docstring() -> None:
     """Seed: query, command or task with JSON Schemas and a session parameter."""
     found = {one.name: one for one in session_of(Board()).plugin_actions()}
     assert list(found) == ["board.status", "board.add", "board.sweep", "board.echo", "board.lie"]
-    assert found["board.status"].description == "How the board is."
+    assert found["board.status"].description == "Return the status of the board."
     assert found["board.status"].input_schema == {"type": "null"}
     assert found["board.status"].output_schema["type"] == "object"
     add = found["board.add"]

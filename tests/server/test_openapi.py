@@ -42,6 +42,18 @@ def test_every_route_is_in_the_document_once() -> None:
     assert len(found) == len(set(found)) == len(ROUTES)
 
 
+def test_every_security_scheme_of_an_operation_is_declared() -> None:
+    """Ours: a generated client signs its requests as the document says."""
+    named = {
+        scheme
+        for methods in DOCUMENT["paths"].values()
+        for operation in methods.values()
+        for either in operation["security"]
+        for scheme in either
+    }
+    assert named == set(DOCUMENT["components"]["securitySchemes"])
+
+
 def test_generating_the_document_does_not_corrupt_memory() -> None:
     """Bug: msgspec corrupts memory for a string with a pattern in a union with an array."""
     code = (

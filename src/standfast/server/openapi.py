@@ -71,13 +71,11 @@ _SECURITY: Final = {
     "cookie": {"type": "apiKey", "in": "cookie", "name": "standfast", "description": "Set by `/signin`."},
     "signature": {"type": "apiKey", "in": "header", "name": "Webhook-Signature"},
 }
-
-
-_SECURITY: Final[dict[Scope, list[dict[str, list[str]]]]] = {
+_SCHEMES: Final[dict[Scope, list[dict[str, list[str]]]]] = {
     Scope.PUBLIC: [],
     Scope.SIGNED: [{"signature": []}],
 }
-"""The schemes of scopes that need no credential."""
+"""The security schemes of the scopes that need no credential."""
 
 
 def _operation(route: Route, made: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +94,7 @@ def _operation(route: Route, made: dict[str, Any], components: dict[str, Any]) -
             ),
         ],
         "responses": _responses(route, made),
-        "security": _SECURITY.get(route.scope, [{"token": []}, {"cookie": []}]),
+        "security": _SCHEMES.get(route.scope, [{"token": []}, {"cookie": []}]),
         "x-standfast-scope": str(route.scope),
     }
     if len(words) > 1:

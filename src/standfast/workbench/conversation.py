@@ -227,16 +227,7 @@ def items_of(
                 items.append(_said(node_id, payload))
             case AssistantMessage(tool_calls=calls):
                 shown |= {call.call_id for call in calls}
-                items.append(
-                    Replied(
-                        node_id=node_id,
-                        text=payload.text,
-                        model=payload.model,
-                        thoughts="\n\n".join(one.text for one in payload.reasoning if one.text),
-                        usage=payload.usage,
-                        calls=tuple(view_of(call) for call in calls),
-                    )
-                )
+                items.append(_replied(node_id, payload, tuple(view_of(call) for call in calls)))
             case ToolMessage(call_id=call_id) if call_id not in shown:
                 call = ToolCall(call_id=call_id, name=payload.name, arguments=payload.edited_arguments)
                 items.append(Replied(node_id=node_id, text="", calls=(view_of(call),)))
@@ -277,6 +268,17 @@ def file_view(part: AttachmentPart | InputPart) -> FileView:
         media_type=part.media_type,
         size=part.size,
         is_input=isinstance(part, InputPart),
+    )
+
+
+def _replied(node_id: str, message: AssistantMessage, calls: tuple[CallView | CellView, ...]) -> Replied:
+    return Replied(
+        node_id=node_id,
+        text=message.text,
+        model=message.model,
+        thoughts="\n\n".join(one.text for one in message.reasoning if one.text),
+        usage=message.usage,
+        calls=calls,
     )
 
 

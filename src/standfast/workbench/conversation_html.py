@@ -131,9 +131,8 @@ def _said(item: Said, options: Options) -> h.Element:
 
 
 def _replied(item: Replied, options: Options) -> h.Element:
-    without_model = not (item.model or item.text) and any(isinstance(one, CellView) for one in item.calls)
     return h.article(".entry.model", id=f"n-{item.node_id}")[
-        h.div(".speaker", title=item.model or None)["Code" if without_model else "Model"],
+        h.div(".speaker", title=item.model or None)["Code" if _is_run(item) else "Model"],
         h.div(".body")[
             item.thoughts
             and h.details[
@@ -181,6 +180,11 @@ def _rest(length: int, node_id: str, options: Options) -> h.Element:
             hx_swap="outerHTML",
         )[f"Show {words}"]
     ]
+
+
+def _is_run(item: Replied) -> bool:
+    """Return whether the item is code of a session without a model."""
+    return not (item.model or item.text) and any(isinstance(call, CellView) for call in item.calls)
 
 
 def _noted(item: Noted) -> h.Element:

@@ -58,19 +58,11 @@ class Post:
     def __init__(self, control: int, host: int) -> None:
         self._control = control
         self._host_pid = host
-        # A descriptor that can be read when a child has ended or SIGTERM has arrived.
-        self._signals, wakeup = os.pipe()
-        os.set_blocking(wakeup, False)
-        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
+        self._signals = _signal_pipe()
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
         self._poll.register(self._signals, select.POLLIN)
-        self._host: int | None = None
-        with suppress(AttributeError, OSError):  # a forked process may keep the runtime's socket open
-            self._host = os.pidfd_open(host)
-            self._poll.register(self._host, select.POLLIN)
+        self._host = self._watch_host()
 
     def wait(self, timeout_s: float | None = None) -> Word:
         limit = None if timeout_s is None else max(0, int(timeout_s * 1000))
@@ -80,16 +72,28 @@ class Post:
         if self._host in ready or os.getppid() != self._host_pid:
             return Word.LOST
         if self._control in ready:
-            try:
-                said = os.read(self._control, 64)
-            except OSError:
-                return Word.LOST
-            if not said:
-                return Word.LOST
-            return Word.STOP if b"s" in said else Word.GO
+            return self._heard()
         if self._signals in ready and signal.SIGTERM in os.read(self._signals, 512):
             return Word.STOP
         return Word.STIR
+
+    def _heard(self) -> Word:
+        try:
+            said = os.read(self._control, 64)
+        except OSError:
+            return Word.LOST
+        if not said:
+            return Word.LOST
+        return Word.STOP if b"s" in said else Word.GO
+
+    def _watch_host(self) -> int | None:
+        """Watch for the runtime's death by its pid, since a forked process may keep its socket open."""
+        try:
+            handle = os.pidfd_open(self._host_pid)
+        except (AttributeError, OSError):
+            return None
+        self._poll.register(handle, select.POLLIN)
+        return handle
 
 
 class Family:
@@ -125,16 +129,20 @@ class Family:
     def end(self, post: Post, *, at_once: bool) -> None:
         """End all processes, and wait a while for those that cannot be killed."""
         if self.reap() and not at_once:
-            deadline, word = time.monotonic() + GRACE_S, Word.STIR
-            self.signal(signal.SIGTERM, signal.SIGCONT)  # a stopped process has to continue to handle SIGTERM
-            while word is not Word.LOST and self.reap() and (left := deadline - time.monotonic()) > 0:
-                word = post.wait(left)
+            self._ask(post)
         give_up = time.monotonic() + _GIVE_UP_S
         while self.reap() and time.monotonic() < give_up:
             self.signal(signal.SIGKILL)
             time.sleep(0.002)
         if not _LINUX:
             self.signal(signal.SIGKILL)
+
+    def _ask(self, post: Post) -> None:
+        deadline = time.monotonic() + GRACE_S
+        self.signal(signal.SIGTERM, signal.SIGCONT)  # a stopped process has to continue to handle SIGTERM
+        while self.reap() and (left := deadline - time.monotonic()) > 0:
+            if post.wait(left) is Word.LOST:
+                return
 
 
 def main() -> None:
@@ -152,8 +160,7 @@ def main() -> None:
 
 
 def _supervise(post: Post, control: int) -> None:
-    with open(REQUEST, "rb") as file:
-        child, failure = _start(json.loads(file.read()))
+    child, failure = _start(_request())
     _point_at_nothing(1, 2)
     family = Family(child)
     _tell(control, {"failed": failure} if failure else {"started": True})
@@ -188,6 +195,12 @@ def _parent(pid: str) -> int:
         return -1
 
 
+def _request() -> dict[str, Any]:
+    with open(REQUEST, "rb") as file:
+        request: dict[str, Any] = json.loads(file.read())
+    return request
+
+
 def _start(request: dict[str, Any]) -> tuple[int, str]:
     """Start the command; return its pid, and the problem if it could not be run."""
     ready, gate = os.pipe()
@@ -220,6 +233,16 @@ def _become(request: dict[str, Any], gate: int, supervisor: int) -> NoReturn:
         os.write(gate, f"{where}: {why}".encode("utf-8", "replace"))
     finally:
         os._exit(127)
+
+
+def _signal_pipe() -> int:
+    """Return a descriptor that can be read when a child has ended or SIGTERM has arrived."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    return read
 
 
 def _set_option(option: int, value: int) -> None:
