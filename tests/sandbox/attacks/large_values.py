@@ -96,7 +96,7 @@ SHAPES: dict[str, Any] = {}
 
 
 class Encoding:
-    """Measure the CPU time of the longest call to `msgspec.json.encode`."""
+    """A probe that measures the CPU time of the longest call to `msgspec.json.encode`."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -112,7 +112,7 @@ class Encoding:
 
 
 class Stalls:
-    """Measure the longest time that this process keeps the event loop busy."""
+    """A probe that measures the longest time that this process keeps the event loop busy."""
 
     def __init__(self) -> None:
         self.longest = 0.0

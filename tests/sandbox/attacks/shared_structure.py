@@ -133,7 +133,7 @@ TOOLS = [t, give, give_box, fail, ruled, manual]
 
 
 class Stalls:
-    """Measure the longest stall of the event loop."""
+    """A probe that measures the longest stall of the event loop."""
 
     def __init__(self) -> None:
         self.longest = 0.0
