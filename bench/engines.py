@@ -39,7 +39,7 @@ from standfast.model.limits import SessionLimits
 from standfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CellRun, CodeEngine
 from standfast.sandbox.cpython.cell_engine import CPythonCells
 from standfast.sandbox.monty.cell_engine import MontyCells
-from standfast.sandbox.quickjs.booting import Machine
+from standfast.sandbox.quickjs.booting import CompiledGuest
 from standfast.sandbox.quickjs.cell_engine import QuickJsCells
 from standfast.sandbox.quickjs.guest import GuestSnapshot
 from standfast.sandbox.typescript.script import read_script
@@ -245,7 +245,7 @@ class BareQuickJs:
     """The guest in this process, with wasmtime calls alone."""
 
     def __init__(self) -> None:
-        self._machine = Machine()
+        self._machine = CompiledGuest()
         self.fresh()
 
     def fresh(self) -> None:

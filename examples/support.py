@@ -1,4 +1,4 @@
-"""Tools of a support agent: look an order up, pay it back after a person agreed.
+"""Tools of a support agent: look up an order, and refund it once a person has agreed.
 
     standfast chat --model scripted:examples/support.json --tools examples/support.py
 

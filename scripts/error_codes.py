@@ -28,7 +28,7 @@ fails with the code; codes with the status `stopped` end turns. The third column
 """
 ADVICE: dict[str, str] = {
     Code.SYNTAX_ERROR: "The code cannot be parsed. Correct it at the span; nothing has run.",
-    Code.TYPE_ERROR: "From `validate` only: the types at the span do not fit. As a diagnostic of severity `info`: types "
+    Code.TYPE_ERROR: "From `validate` only: the types at the span do not match. As a diagnostic of severity `info`: types "
     "were not checked, because the engine has no type checker here.",
     Code.UNAUTHENTICATED: "A server got no valid credential. Create a token with `standfast tokens create`; send it as "
     "`Authorization: Bearer TOKEN`.",
@@ -37,7 +37,7 @@ ADVICE: dict[str, str] = {
     "[another engine](../guides/engines.md).",
     Code.RESULT_NOT_SERIALIZABLE: "The run's value is not JSON; the hint names its type. Convert it in the code. The "
     "session keeps the variables that the run bound.",
-    Code.INVALID_ARGUMENT: "A value passed to Standfast or to a tool does not fit.",
+    Code.INVALID_ARGUMENT: "A value passed to Standfast or to a tool is invalid.",
     Code.SNAPSHOT_CORRUPT: "The snapshot was changed or cut, is too large, or was signed with another key.",
     Code.SNAPSHOT_VERSION_MISMATCH: "Another build of the engine made the state. Use that build, or reset the session.",
     Code.SNAPSHOT_CAPABILITY_MISMATCH: "The tools differ from those the snapshot or waiting run was made with. Register "
@@ -51,10 +51,10 @@ ADVICE: dict[str, str] = {
     Code.TIMEOUT_TOOL: "A tool took longer than its `timeout_ms`. A call that is not idempotent may have taken effect: "
     "check before you repeat it.",
     Code.MEMORY_EXCEEDED: "The code used more than `memory_mb`.",
-    Code.STDOUT_EXCEEDED: "The code printed more than it may.",
+    Code.STDOUT_EXCEEDED: "The code printed more than sixteen times `max_stdout_bytes`.",
     Code.EXTERNAL_CALLS_EXCEEDED: "The code made more than `max_external_calls` calls.",
     Code.STACK_OVERFLOW: "The code recursed deeper than `max_stack_depth`.",
-    Code.REQUEST_TOO_LARGE: "The code, the inputs or the arguments of a call are larger than they may be.",
+    Code.REQUEST_TOO_LARGE: "The code, the inputs or the arguments of a call exceed their size limits.",
     Code.RESPONSE_TOO_LARGE: "A tool returned more than its `max_response_bytes`.",
     Code.RATE_LIMITED: "A tool or a model was called too often. Wait as long as the hint says.",
     Code.PERMISSION_DENIED: "The call is not granted, a person denied it, or its approval expired.",
@@ -62,11 +62,11 @@ ADVICE: dict[str, str] = {
     Code.WAITING_FOR_APPROVAL: "The run or the turn waits for a decision. Decide the approvals that the message names.",
     Code.INTERRUPTED: "A process died in the middle of a call or a run. The call may or may not have taken effect: check "
     "before you repeat it.",
-    TurnCode.PROVIDER_ERROR: "The model call failed for good.",
+    TurnCode.PROVIDER_ERROR: "The model call failed, and retrying cannot help or has not helped.",
     TurnCode.CONTEXT_OVERFLOW: "The frame is longer than the model's context window.",
     TurnCode.TURN_BUDGET: "The turn reached its limit of model calls, tokens or money.",
     TurnCode.NO_PROGRESS: "The model repeated failing calls without progress.",
-    TurnCode.OUTPUT_INVALID: "The model's answer did not fit the output type after all retries.",
+    TurnCode.OUTPUT_INVALID: "The model's answer did not match the output type after all retries.",
     TurnCode.PLUGIN_ABORT: "A plugin ended the turn.",
 }
 

@@ -120,7 +120,7 @@ def test_one_turn_prints_the_reply_and_shows_calls_separately(standfast: Any) ->
 def test_without_a_model_chat_runs_a_demo_and_says_so(standfast: Any) -> None:
     """Ours: a user cannot mistake the script for a model, and learns how to choose one."""
     ran = standfast("chat", "hello")
-    assert "scripted demo, no real model" in ran.stderr
+    assert "scripted demo, not a real model" in ran.stderr
     assert "--model" in ran.stderr
     assert "STANDFAST_MODEL" in ran.stderr
 
@@ -251,7 +251,7 @@ def test_a_conversation_works_at_a_terminal(terminal: Callable[..., Terminal], s
     """Ours: an honest banner, streamed text, Ctrl-D exits, and the session is kept."""
     chat = terminal("chat")
     banner = chat.expect("> ")
-    assert "scripted demo, no real model" in banner
+    assert "scripted demo, not a real model" in banner
     assert "session chat" in banner
     chat.type("order A1\r")
     assert "order → " in chat.expect("> ")

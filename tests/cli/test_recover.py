@@ -17,7 +17,7 @@ import pytest
 from standfast import Agent, Runtime, tool
 from standfast.cli.agent_host import AgentHost
 from standfast.cli.agent_options import AgentSettings
-from standfast.cli.follower import Background
+from standfast.cli.follower import BackgroundLoop
 from standfast.providers.scripted import ScriptedModel
 
 TOOLS = """
@@ -192,7 +192,10 @@ def test_watching_delivers_triggers_to_the_recorded_agents(
 def test_a_turn_with_an_unknown_agent_is_listed_with_the_reason(
     standfast: Any, home: Path, tmp_path: Path
 ) -> None:
-    """Ours: the agent of another program cannot be recreated without options."""
+    """Ours: the agent of another program cannot be recreated without options.
+
+    Bug: `approvals approve` suggested `standfast recover`, which cannot resume such a turn.
+    """
 
     @tool(approval="manual")
     def order(order_id: str) -> str:
@@ -211,7 +214,9 @@ def test_a_turn_with_an_unknown_agent_is_listed_with_the_reason(
     (asked,) = standfast("approvals", "list", "--pending", "--json").document
     decided = standfast("approvals", "approve", asked["approval_id"])
     assert decided.status == 0
-    assert "recover --session theirs" in decided.stderr
+    assert "a program that has agent 'agent' resumes it" in decided.stderr
+    assert " worker APP" in decided.stderr
+    assert " recover " not in decided.stderr
     ran = standfast("recover")
     assert ran.status == 1
     assert "not resumed: the session's record does not describe its agent" in ran.stdout
@@ -234,6 +239,7 @@ def test_a_tools_file_that_moved_is_named_and_can_be_replaced(
     decided = standfast("approvals", "approve", asked["approval_id"], "--json")
     assert (decided.status, decided.document["continued"]) == (0, False)
     assert str(old) in decided.document["problem"]["message"]
+    assert decided.document["command"].endswith(" recover --session chat")
     failed = standfast("recover", "--json")
     assert (failed.status, str(old) in failed.document[0]["problem"]["message"]) == (1, True)
     (done,) = standfast("recover", "--tools", str(new), "--json").document
@@ -250,7 +256,7 @@ def test_having_nothing_to_resume_is_not_an_error(standfast: Any) -> None:
 
 def test_ctrl_c_takes_effect_when_another_thread_receives_the_signal() -> None:
     """Bug: any thread may get SIGINT, only the main thread acts on it: `recover --watch` ignored Ctrl-C."""
-    background = Background()
+    background = BackgroundLoop()
     outcome = "interrupted"
 
     async def work() -> None:

@@ -86,7 +86,7 @@ def test_a_task_is_shown_with_its_arguments_and_its_outcome(standfast: Any) -> N
 @pytest.mark.usefixtures("done")
 def test_cancelling_a_finished_task_changes_nothing_and_an_unknown_task_is_an_error(standfast: Any) -> None:
     """Ours: the command reports the actual state."""
-    assert "is completed" in standfast("tasks", "cancel", "ops", "good").stdout
+    assert ": completed" in standfast("tasks", "cancel", "ops", "good").stdout
     assert standfast("tasks", "cancel", "ops", "missing").status == 1
     unknown = standfast("tasks", "cancel", "unknown", "good")
     assert (unknown.status, "standfast sessions list" in unknown.stderr) == (1, True)
@@ -106,7 +106,7 @@ def test_a_task_of_another_process_is_cancelled_there(standfast: Any, running: A
     """Ours: the command marks the record, and waits until the process has ended the task."""
     (listed,) = standfast("tasks", "list", "--live", "--json").document
     assert (listed["id"], listed["state"]) == ("build", "running")
-    assert "is cancelled" in standfast("tasks", "cancel", "ops", "build").stdout
+    assert ": cancelled" in standfast("tasks", "cancel", "ops", "build").stdout
     assert running.line() == "ended"
 
 

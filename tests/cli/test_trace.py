@@ -88,8 +88,8 @@ def test_a_missing_file_session_or_turn_is_reported_clearly(
     monkeypatch.setenv("STANDFAST_TRACE", str(home / "mine.jsonl"))
     standfast("chat", "hello")
     unknown = standfast("trace", "show", "other")
-    assert (unknown.status, "nothing of session 'other'" in unknown.stderr) == (1, True)
-    assert "nothing of turn 't_0'" in standfast("trace", "show", "chat", "--turn", "t_0").stderr
+    assert (unknown.status, "no records of session 'other'" in unknown.stderr) == (1, True)
+    assert "no records of turn 't_0'" in standfast("trace", "show", "chat", "--turn", "t_0").stderr
     assert standfast("trace", "show", "chat", "--json").status == 0
 
 

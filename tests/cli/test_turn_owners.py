@@ -72,6 +72,22 @@ def test_recover_leaves_a_programs_turn_to_the_program_despite_other_options(
     assert _finish(approved) == "it is there"
 
 
+def test_a_decision_names_no_command_that_cannot_resume_the_turn(standfast: Any, home: Path) -> None:
+    """Bug: `approvals approve` suggested `standfast recover` for the turn of an agent not on record."""
+
+    async def left_by_a_program() -> None:
+        async with Runtime(home / "standfast.db", host={"model": "scripted:demo"}) as runtime:
+            await (await runtime.session("theirs", agent=_agent())).turn("look at A1")
+
+    home.mkdir(mode=0o700)
+    asyncio.run(left_by_a_program())
+    (asked,) = standfast("approvals", "list", "--pending", "--json").document
+    decided = standfast("approvals", "approve", asked["approval_id"], "--json").document
+    assert decided["problem"]["code"] == "WRONG_AGENT"
+    assert decided["command"].endswith(" worker APP")
+    assert _finish(home / "standfast.db") == "it is there"
+
+
 def test_sessions_show_and_list_say_why_a_turn_does_not_continue(standfast: Any, approved: Path) -> None:
     """Ours: the operator sees the reason without the program's log."""
     assert standfast("sessions", "show", "theirs", "--json").document["blocked"] is None

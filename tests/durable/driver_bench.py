@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from standfast.durable.driver import Committed, Driven, TurnDriver
-from standfast.durable.effects import Deliver, EffectReady, Kept, Prepared
+from standfast.durable.effects import Deliver, EffectReady, KeptState, Prepared
 from standfast.durable.journal import replay
 from standfast.errors import PluginStateLost
 from standfast.machine.commands import CallModel, Command, ContinueCell, PrepareCall, RunHooks, RunTool
@@ -147,7 +147,7 @@ class Host:
         self.told: list[Ended] = []
         self.states: list[JournalEntry] = []
         self.blobs: list[Blob] = []
-        self.kept_now = Kept()
+        self.kept_now = KeptState()
         self.loses_state = False
         self.tolerated: list[bool] = []
         self.deliver: Deliver | None = None
@@ -192,7 +192,7 @@ class Host:
         blobs, self.blobs = tuple(self.blobs), []
         return blobs
 
-    async def kept(self, *, tolerant: bool) -> Kept:
+    async def kept(self, *, tolerant: bool) -> KeptState:
         self.tolerated.append(tolerant)
         if self.loses_state and not tolerant:
             raise PluginStateLost("p", "snapshot", "it cannot say what it remembers")

@@ -23,7 +23,7 @@ from driver_bench import (
 )
 
 from standfast.durable.driver import Committed, Parked
-from standfast.durable.effects import EffectHost, EffectSettled, EffectWaits, Kept
+from standfast.durable.effects import EffectHost, EffectSettled, EffectWaits, KeptState
 from standfast.errors import ErrorObject, PluginStateLost
 from standfast.machine.inputs import CallPrepared, CallRuled, ModelFailed, Stage, ToolSettled
 from standfast.model.canonical import digest_bytes
@@ -507,7 +507,7 @@ def test_the_end_of_a_turn_commits_plugin_state(bench: Benches) -> None:
         driver, host, commands = await one.begin(replied("answer"))
         data = b"notes"
         blob = Blob(digest=digest_bytes(data), data=data)
-        host.kept_now = Kept(StateRecord(body=b'{"a":1}', blobs=(blob.digest,)), (blob,))
+        host.kept_now = KeptState(StateRecord(body=b'{"a":1}', blobs=(blob.digest,)), (blob,))
         driven = await driver.drive(commands)
         assert isinstance(driven, Committed)
         assert driven.head.state is not None

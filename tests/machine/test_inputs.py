@@ -47,7 +47,7 @@ from standfast.machine import (
     CellPaused,
     HooksRan,
     Input,
-    Keep,
+    KeptRange,
     ToolSettled,
     TurnStarted,
     decode_input,
@@ -89,7 +89,7 @@ INPUTS: tuple[Input, ...] = (
     prepared(
         2,
         prompt="",
-        view=(Keep(start=0, stop=2), said("short"), ToolMessage(call_id=1, name="a", shown="cut")),
+        view=(KeptRange(start=0, stop=2), said("short"), ToolMessage(call_id=1, name="a", shown="cut")),
         compaction=COMPACTION,
         switch=SWITCH,
         ruling=ran("before_turn", **_RULING).ruling,

@@ -26,7 +26,7 @@ from machine_turns import (
 )
 
 from standfast.errors import ErrorObject
-from standfast.machine import CallModel, Keep, ModelReplied, Phase, PrepareCall
+from standfast.machine import CallModel, KeptRange, ModelReplied, Phase, PrepareCall
 from standfast.model.frame import FrameSwitch
 from standfast.model.outcome import FrameSwitched, StopReason
 from standfast.model.ruling import Ruling
@@ -64,7 +64,7 @@ def test_a_retry_is_not_prepared_again() -> None:
 def test_the_prompt_stays_until_plugins_change_it_but_a_view_is_for_one_call() -> None:
     """Seed: an unchanged prompt is not written again; the view is computed each time."""
     turn = preparing()
-    view = (Keep(start=0, stop=1), said("in short"))
+    view = (KeptRange(start=0, stop=1), said("in short"))
     turn.feed(prepared(1, prompt="be brief", view=view))
     assert turn.machine.prompt == "be brief"
     assert turn.machine.prepared is not None

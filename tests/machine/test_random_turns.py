@@ -41,7 +41,7 @@ from standfast.machine import (
     FrameSwitchRequested,
     HooksRan,
     Input,
-    Keep,
+    KeptRange,
     ModelFailed,
     ModelReplied,
     OutputCheck,
@@ -360,7 +360,7 @@ class RandomTurns(RuleBasedStateMachine):
     def prepare(self, pause: int, data: st.DataObject, prompt: str | None, frames: tuple[Any, Any]) -> None:
         asked = self._asked()
         assert isinstance(asked, PrepareCall)
-        view = data.draw(st.sampled_from([None, (Keep(start=0, stop=1),)]))
+        view = data.draw(st.sampled_from([None, (KeptRange(start=0, stop=1),)]))
         fields = {"prompt": prompt, "view": view, "compaction": frames[0], "switch": frames[1]}
         ruling = self._ruling(data)
         self.heard.extend(ruling.messages)

@@ -85,6 +85,19 @@ def test_every_exception_class_is_in_the_tree_and_has_a_known_code() -> None:
         assert kind.__name__ in (errors.__doc__ or "")
 
 
+def test_the_tree_in_the_docstring_draws_each_class_below_its_base() -> None:
+    """Bug: three classes were drawn beside the class that they derive from."""
+    path: list[str] = []
+    drawn = {}
+    for indent, name in re.findall(r"^    ([ │├└─]*)(\w+)", errors.__doc__ or "", re.MULTILINE):
+        path = [*path[: len(indent) // 4], name]
+        if hasattr(errors, name) and len(path) > 1:
+            drawn[name] = path[-2]
+    assert len(drawn) > 20
+    for name, base in drawn.items():
+        assert getattr(errors, name).__base__.__name__ == base, name
+
+
 def test_the_hint_for_a_missing_session_names_the_command_that_lists_sessions() -> None:
     """Bug: it named a command that listed sessions of another kind."""
     assert "`standfast sessions list`" in str(errors.SessionNotFound("x"))

@@ -19,8 +19,9 @@ GOOD: Final = "agent-123_ok"
 IN_MEMORY: Final = {
     "DepsContext", "FinishedTurn", "FrameSwitchedTurn", "Lease", "ModelRequest", "PluginActionContext",
     "ProtocolSessionContext", "SessionBuild", "SessionConfigChanged", "SessionLine", "SessionReadView",
-    "SessionRestored", "SessionRow", "SessionSetup", "StoppedTurn", "SubagentContext", "TurnAbout",
-    "TurnFinalized", "TurnPersisted", "Under", "WaitingTurn", "Work", "WriteScope", "_TurnFacts",
+    "SessionRestored", "SessionRow", "SessionSetup", "StoppedTurn", "SubagentContext", "TracedTurn",
+    "TurnFinalized", "TurnPersisted", "EnclosingSpan", "WaitingTurn", "SessionWork", "WriteScope",
+    "_TurnFacts",
 }  # fmt: skip
 """Values that are made from validated ones in the same process, and are never decoded."""
 BAD: Final = ("bad/slash", "a\n", "x" * 65, "é", "../x", "a\0")

@@ -68,8 +68,8 @@ class PhaseLog:
         self.lines.append(f"-{phase}")
 
 
-class NoShelf:
-    """A shelf that stores nothing."""
+class NoStorage:
+    """A storage that stores nothing."""
 
     async def put(self, scope: str, key: str, body: bytes | None) -> None:
         raise AssertionError("nothing is shelved here")
@@ -92,7 +92,7 @@ def host_of(
     return PluginHost(
         [protocol or StandardProtocol(), *plugins],
         ToolRegistry(as_registered(one) for one in tools),
-        shelf_of=lambda plugin_id: NoShelf(),
+        storage_of=lambda plugin_id: NoStorage(),
         report=(ear or Ear()).report,
         runner=runner,
     )

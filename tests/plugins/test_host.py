@@ -179,7 +179,7 @@ def test_two_plugins_with_the_same_id_are_a_conflict() -> None:
 
 def test_a_session_needs_a_protocol() -> None:
     """Seed: a plugin session must have a protocol session and a driver."""
-    host = PluginHost([Stepper()], ToolRegistry(), shelf_of=lambda _: None, report=lambda *_: None)
+    host = PluginHost([Stepper()], ToolRegistry(), storage_of=lambda _: None, report=lambda *_: None)
     with pytest.raises(InvalidPlugin, match="no plugin fills the slot protocol_session"):
         host.build_session(SessionBuild(session_id="s"))
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from plugin_bench import NoShelf, session_of
+from plugin_bench import NoStorage, session_of
 from stand_ins import Place
 
 from standfast import Agent, tool
@@ -31,7 +31,7 @@ def context(options: PluginOptions | None = None) -> PluginSessionContext:
     return PluginSessionContext(
         session_id="s",
         extensions=PluginExtensions(),
-        shelf=NoShelf(),
+        storage=NoStorage(),
         options=options or PluginOptions.empty(),
     )
 

@@ -12,10 +12,10 @@ from plugin_bench import PhaseLog
 
 from standfast.errors import InvalidArgument, PluginFailed
 from standfast.plugins.running import (
-    Current,
     HookRunner,
     NoAnswer,
     RegisteredHook,
+    RunningStage,
     all_within,
     at_once,
     described,
@@ -35,7 +35,7 @@ def hook_of(
 async def stage(runner: HookRunner, *hooks: RegisteredHook) -> list[Any]:
     """Run some hooks, one after another."""
 
-    async def work(at: Current) -> list[Any]:
+    async def work(at: RunningStage) -> list[Any]:
         return [await at.call(one) for one in hooks]
 
     return await runner.stage(work)

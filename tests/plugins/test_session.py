@@ -49,7 +49,7 @@ from standfast.plugins.contexts import (
 from standfast.plugins.hook import HOOKS, hook
 from standfast.plugins.plugin import Plugin
 from standfast.plugins.registrar import PluginRegistrar
-from standfast.plugins.running import Current, HookRunner
+from standfast.plugins.running import HookRunner, RunningStage
 from standfast.plugins.session import PluginSession, SessionAuthority
 from standfast.ports.model_provider import ReplyEnded
 from standfast.protocols.standard.plugin import StandardDriver
@@ -105,8 +105,8 @@ def test_every_method_of_the_seed_has_a_counterpart(method: str) -> None:
     assert hasattr(session, SEED_METHODS[method])
 
 
-def at(runner: HookRunner | None = None) -> Current:
-    return Current(runner or HookRunner())
+def at(runner: HookRunner | None = None) -> RunningStage:
+    return RunningStage(runner or HookRunner())
 
 
 def named(kind: type[Plugin], plugin_id: str) -> Plugin:

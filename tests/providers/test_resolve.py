@@ -104,7 +104,8 @@ def test_a_model_without_its_key_names_the_missing_variable(vendor: object) -> N
 def test_a_malformed_name_is_refused_with_the_expected_form(name: str) -> None:
     """Ours: the error shows the right form."""
     with pytest.raises(
-        (InvalidArgument, ProviderUnavailable), match=r"names no model.*(scripted:FILE|did you mean)"
+        (InvalidArgument, ProviderUnavailable),
+        match=r"is not the name of a model.*(scripted:FILE|did you mean)",
     ):
         resolve_model(name)
 

@@ -460,7 +460,7 @@ def test_the_demo_is_part_of_the_package_and_says_that_it_is_scripted(name: str)
     model = resolve_model(name)
     assert model.model_id == "scripted:demo"
     for words in ("hello", "help", "what is this?"):
-        assert "no real model" in ended(model, request(words)).text
+        assert "not a real model" in ended(model, request(words)).text
     close(model)
 
 

@@ -258,7 +258,7 @@ def test_functions_declared_for_the_runtimes_loop_run_there_and_are_watched(
     with caplog.at_level(logging.WARNING, "standfast.tools"):
         asyncio.run(main())
     assert "the deps factory of agent 'agent' blocks the runtime's event loop" in caplog.text
-    assert "the function of the agent's instructions, for session s, blocks" in caplog.text
+    assert "the agent's instructions function, for session s, blocks" in caplog.text
 
 
 def test_only_async_functions_can_be_declared_for_the_runtimes_loop() -> None:

@@ -338,8 +338,8 @@ class Remembering(Plugin):
 
     @hook
     async def before_turn(self, ctx: Any) -> None:
-        await self.session.shelf.put("", "key", b"value")
-        self.heard.append(await self.session.shelf.get("", "key"))
+        await self.session.storage.put("", "key", b"value")
+        self.heard.append(await self.session.storage.get("", "key"))
         self.heard.append(type(await ctx.host.snapshot_current()).__name__)
         self.heard.append(await ctx.complete([]))
 

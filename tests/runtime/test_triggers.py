@@ -347,7 +347,9 @@ def test_a_payload_must_match_the_schema_that_a_plugin_announces(place: Place) -
             for source in ("orders", "anything", "unannounced"):
                 await runtime.add_trigger(f"t-{source}", source, "s")
                 await runtime.add_trigger(f"u-{source}", source, "plain")
-            with pytest.raises(InvalidArgument, match=r"of 'orders' does not fit.*at \['id'\]") as caught:
+            with pytest.raises(
+                InvalidArgument, match=r"of 'orders' does not match its schema.*at \['id'\]"
+            ) as caught:
                 await runtime.occur("orders", "1", {"id": 7})
             assert "announces" in (caught.value.hint or "")
             assert await runtime.occur("orders", "1", {"id": "A1"}) == 2

@@ -28,7 +28,7 @@ from standfast.ports.code_engine import (
     CellRequest,
     CellStep,
     Check,
-    Touched,
+    NamesRead,
 )
 from standfast.sandbox.cell_lifecycle import SteppedCells
 from standfast.sandbox.workers import WorkerSlots
@@ -113,8 +113,8 @@ class ListCells(SteppedCells):
     def names(self, state: bytes) -> list[str]:
         return []
 
-    def touched(self, code: str, names: Collection[str]) -> Touched:
-        return Touched({})
+    def touched(self, code: str, names: Collection[str]) -> NamesRead:
+        return NamesRead({})
 
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check

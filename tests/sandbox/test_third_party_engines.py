@@ -14,7 +14,7 @@ from standfast import Agent, BlockingSandbox, CodeProtocol, ScriptedModel, tool
 from standfast.errors import CodeExecutionUnavailable, InvalidArgument
 from standfast.model.code import Diagnostic, Language
 from standfast.ports.cell_stepper import CellStopped, EngineCall, Step, StepEnded, StepperHost
-from standfast.ports.code_engine import CallAnswer, CellFunctions, Check, Touched
+from standfast.ports.code_engine import CallAnswer, CellFunctions, Check, NamesRead
 from standfast.sandbox import engine_kinds
 from standfast.sandbox.cell_lifecycle import SteppedCells
 from standfast.sandbox.engine_kinds import EngineKind
@@ -89,8 +89,8 @@ class CountingCells(SteppedCells):
     def names(self, state: bytes) -> list[str]:
         return ["total"]
 
-    def touched(self, code: str, names: Collection[str]) -> Touched:
-        return Touched({})
+    def touched(self, code: str, names: Collection[str]) -> NamesRead:
+        return NamesRead({})
 
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check

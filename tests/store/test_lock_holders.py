@@ -18,7 +18,7 @@ from page_damage import COMPONENTS
 
 from standfast.errors import StoreUnavailable
 from standfast.store.sqlite import database as database_module
-from standfast.store.sqlite.connection import Patience
+from standfast.store.sqlite.connection import LockWait
 from standfast.store.sqlite.database import Database
 from standfast.store.sqlite.lock_holders import find_lock_holder
 
@@ -117,7 +117,7 @@ def test_after_a_timeout_waits_are_short_for_as_long_as_that_timeout(
         now += seconds
 
     monkeypatch.setattr(time, "sleep", slept)
-    patience = Patience(10_000)
+    patience = LockWait(10_000)
 
     def waited() -> float:
         began = now

@@ -28,7 +28,7 @@ from standfast.errors import (
     StoreUnavailable,
 )
 from standfast.model.session import TurnState
-from standfast.ports.session_store import WORK, JournalEntry, Work
+from standfast.ports.session_store import WORK, JournalEntry, SessionWork
 from standfast.store.postgres import connection
 from standfast.store.postgres.connection import Transaction, connect
 from standfast.store.postgres.database import PostgresDatabase
@@ -117,7 +117,7 @@ def test_a_process_looks_for_work_when_a_lease_expires(postgres: PostgresServer)
         await store.begin(new_turn("t1"), claimant("elsewhere", lease_ms=600))
         assert await store.offer(NOW, 1_000, ("helper",), 5) == []
         await asyncio.wait_for(heard.wait(), 30)
-        assert await store.offer(NOW, 1_000, ("helper",), 5) == [Work(session_id="s1", turn_id="t1")]
+        assert await store.offer(NOW, 1_000, ("helper",), 5) == [SessionWork(session_id="s1", turn_id="t1")]
         stop()
 
     on_a_store(postgres, work)
@@ -707,7 +707,7 @@ def test_work_is_offered_to_one_process_at_a_time(postgres: PostgresServer) -> N
             assert len(first) + len(second) + len(rest) == 5, "none is offered twice"
             assert {it.session_id for it in (*first, *second, *rest)} == {f"p{n}" for n in range(5)}
             assert await one.offer(NOW, 60_000, ("clerk",), 10) == []
-            assert await one.offer(NOW, 0, ("other",), 10) == [Work(session_id="p5", turn_id=None)]
+            assert await one.offer(NOW, 0, ("other",), 10) == [SessionWork(session_id="p5", turn_id=None)]
             assert len(await two.offer(NOW, 60_000, ("other",), 10)) == 1, "an offer of no time is over"
 
     asyncio.run(run())
@@ -727,8 +727,8 @@ def test_a_turn_abandoned_by_its_owner_is_offered(postgres: PostgresServer) -> N
             assert record is not None
             found = await store.offer(NOW, 1_000, (record.agent,), 10)
             assert found == [
-                Work(session_id="p0", turn_id="t0"),
-                Work(session_id="p2", turn_id="t2"),
+                SessionWork(session_id="p0", turn_id="t0"),
+                SessionWork(session_id="p2", turn_id="t2"),
             ]
 
     asyncio.run(run())

@@ -146,7 +146,7 @@ def test_a_session_whose_id_an_agent_session_already_has_is_renamed(
     with caplog.at_level(logging.WARNING, "standfast"):
         with_store(path, scenario)
     assert [record.getMessage() for record in caplog.records] == [
-        "an agent has a session 'both' too: that of the sandbox is now 'both-sandbox'"
+        "an agent also has a session 'both'; the sandbox's session is now 'both-sandbox'"
     ]
     with contextlib.closing(apsw.Connection(str(path))) as db:
         owners = [owner for (owner,) in db.execute("SELECT session_id FROM snapshots ORDER BY session_id")]

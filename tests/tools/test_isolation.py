@@ -22,7 +22,7 @@ from standfast.errors import InvalidArgument, ToolError
 from standfast.model.capability import Capability, ToolCallContext
 from standfast.model.limits import CapabilityLimits
 from standfast.tools import RegisteredTool, Tool, tool
-from standfast.tools.registered_tool import Bound
+from standfast.tools.registered_tool import CheckedArguments
 
 pytestmark = pytest.mark.slow
 
@@ -393,7 +393,7 @@ def test_binding_an_isolated_tool_passes_its_handler_the_context() -> None:
     """Ours: only JSON crosses the pipe, and rules still see arguments by name."""
     context = ToolCallContext(name="move", args=[{"x": 1}])
     bound = move.registered.bind(context)
-    assert bound == Bound([context], {}, [{"x": 1}, 1], {"point": {"x": 1}, "by": 1})
+    assert bound == CheckedArguments([context], {}, [{"x": 1}, 1], {"point": {"x": 1}, "by": 1})
 
 
 def test_a_plain_registered_tool_is_not_isolated() -> None:

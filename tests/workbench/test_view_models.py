@@ -24,8 +24,8 @@ from standfast.workbench.branches import family_of, graph_rows
 from standfast.workbench.conversation import (
     CallView,
     CellView,
-    Replied,
-    Said,
+    MessageView,
+    ReplyView,
     cell_view,
     items_of,
     place_calls,
@@ -48,8 +48,8 @@ def test_the_result_of_a_call_is_shown_with_the_call() -> None:
         ("t.2", ToolMessage(call_id=1, name="order", value={"cents": 5}, texts=("it is <late>",))),
     ]
     user, reply = items_of(said, "t", {})
-    assert isinstance(user, Said)
-    assert isinstance(reply, Replied)
+    assert isinstance(user, MessageView)
+    assert isinstance(reply, ReplyView)
     (view,) = reply.calls
     assert isinstance(view, CallView)
     assert (view.state, view.value) == ("ok", {"cents": 5})
@@ -112,7 +112,7 @@ def test_each_cell_of_a_turn_has_its_own_calls_with_their_results() -> None:
         said.append((f"t.{place}", ToolMessage(call_id=cell.call_id, name="run_code", value=report)))
     inner = ToolCall(call_id=2, name="f", parent=1, line=1)
     (reply,) = items_of(said, "t", {}, made=[CallHistory(call=inner, value=7, settled=True)])
-    assert isinstance(reply, Replied)
+    assert isinstance(reply, ReplyView)
     views = [view for view in reply.calls if isinstance(view, CellView)]
     shown = [[(one.value, one.texts) for one in view.placed.get(1, ())] for view in views]
     assert shown == [[(7, ("beside",))], [], [(None, ())]]

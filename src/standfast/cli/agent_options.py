@@ -18,7 +18,7 @@ from standfast.model.code import Language, language_of
 
 MODEL_VARIABLE = "STANDFAST_MODEL"
 DEMO_MODEL = "scripted:demo"
-DEMO_NOTE = f"This is a scripted demo, no real model. Choose one with --model MODEL or {MODEL_VARIABLE}."
+DEMO_NOTE = f"This is a scripted demo, not a real model. Choose one with --model MODEL or {MODEL_VARIABLE}."
 AGENT_NAME = "chat"
 PROTOCOLS = ("standard", "code")
 LANGUAGES = ("python", "typescript")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from standfast.cli.host import Grants, make_sandbox
+from standfast.cli.host import SandboxGrants, make_sandbox
 from standfast.cli.options import (
     Invocation,
     JsonParameter,
@@ -66,7 +66,7 @@ def list_approvals(
         with remote_client(server) as client:
             listed = client.approvals(session=session_id, pending=pending)
     else:
-        with make_sandbox(invocation.data_dir, Grants()) as box:
+        with make_sandbox(invocation.data_dir, SandboxGrants()) as box:
             listed = box.approvals(session=session_id, pending=pending)
 
     def show() -> None:
@@ -97,9 +97,9 @@ def show_approval(invocation: Invocation, *, approval_id: str, server: str | Non
         with remote_client(server) as client:
             approval = client.approval(approval_id)
     else:
-        with make_sandbox(invocation.data_dir, Grants()) as box:
+        with make_sandbox(invocation.data_dir, SandboxGrants()) as box:
             approval = box.approval(approval_id)
-            tools = Grants.from_record(box.approval_host(approval_id)).tools
+            tools = SandboxGrants.from_record(box.approval_host(approval_id)).tools
     optional = (
         ("decided", moment(approval.decided_at) if approval.decided_at else None),
         ("decided by", approval.decided_by),
@@ -161,7 +161,7 @@ def approve(
     reason: str | None,
     decided_by: str,
     server: str | None,
-    grants: Grants,
+    grants: SandboxGrants,
 ) -> CommandOutput:
     """Approve the call, resume its turn and show the result.
 
@@ -197,7 +197,7 @@ def deny(
     reason: str | None,
     decided_by: str,
     server: str | None,
-    grants: Grants,
+    grants: SandboxGrants,
 ) -> CommandOutput:
     """Deny the call and resume its turn: code sees a PermissionError, a model an error result."""
     from standfast.cli.decisions import decide_and_continue

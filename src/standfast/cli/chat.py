@@ -116,7 +116,7 @@ def _app_and_prompt(words: tuple[str, ...]) -> tuple[str | None, str | None]:
 
 def _one_turn(invocation: Invocation, host: AgentHost, session_id: str, prompt: str) -> CommandOutput:
     from standfast.cli.chat_screen import ChatScreen
-    from standfast.cli.follower import Follower, Leave, Terminated, carry_out
+    from standfast.cli.follower import Follower, InterruptedTwice, Terminated, carry_out
     from standfast.cli.turn_report import left_unfinished, report_turn
     from standfast.errors import TurnUnfinished
 
@@ -130,7 +130,7 @@ def _one_turn(invocation: Invocation, host: AgentHost, session_id: str, prompt: 
     follower = Follower(host, session_id, screen.show)
     try:
         report = carry_out(follower, work(), lambda: screen.note("cancelling"))
-    except (Terminated, Leave):
+    except (Terminated, InterruptedTwice):
         return left_unfinished(invocation)
     except TurnUnfinished as error:
         turn_id, problem = error.turn_id, error.error_object()

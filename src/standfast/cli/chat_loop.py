@@ -11,10 +11,10 @@ from standfast.cli.agent_host import AgentHost
 from standfast.cli.agent_options import DEMO_NOTE
 from standfast.cli.chat_screen import ChatScreen
 from standfast.cli.decisions import decide
-from standfast.cli.follower import Background, Follower, Leave, Terminated, sigterm_raises
+from standfast.cli.follower import BackgroundLoop, Follower, InterruptedTwice, Terminated, sigterm_raises
 from standfast.cli.options import Invocation
 from standfast.cli.output import console, counted, error_console, show_error
-from standfast.cli.repl_input import ChatLines, SlashCompleter, line_editing
+from standfast.cli.repl_input import ChatReader, SlashCompleter, line_editing
 from standfast.cli.report import ask_decision, facts_table, show_box, show_commands
 from standfast.cli.transcript import show_conversation, usage_table
 from standfast.cli.turn_report import TurnReport, left_unfinished, report_turn
@@ -43,14 +43,14 @@ def is_command(line: str) -> bool:
 
 def talk(invocation: Invocation, session_id: str, host: AgentHost) -> int:
     """Chat until the user leaves, and return the exit status."""
-    background = Background()
+    background = BackgroundLoop()
     chat = Chat(invocation, host, background)
     completer = SlashCompleter(_COMMANDS, list)
     with sigterm_raises(), line_editing(invocation.beside("chat_history"), completer):
         background.run(host.__aenter__())
         try:
             chat.loop(session_id)
-        except (Terminated, Leave):
+        except (Terminated, InterruptedTwice):
             if chat.left_a_turn:
                 left_unfinished(invocation).write(as_json=False)
                 return 1
@@ -64,14 +64,14 @@ class Chat:
 
     _session: Session[str]
 
-    def __init__(self, invocation: Invocation, host: AgentHost, background: Background) -> None:
+    def __init__(self, invocation: Invocation, host: AgentHost, background: BackgroundLoop) -> None:
         self.left_a_turn = False
         self._background = background
         self._follower = Follower(host, "", lambda _: None)
         self._invocation = invocation
         self._host = host
         self._screen = ChatScreen()
-        self._lines = ChatLines(is_command)
+        self._lines = ChatReader(is_command)
         self._leaving = False
 
     def loop(self, session_id: str) -> None:
@@ -134,7 +134,7 @@ class Chat:
 
         try:
             return self._background.attend(follower.follow(work), cancel)
-        except (Terminated, Leave):
+        except (Terminated, InterruptedTwice):
             self.left_a_turn = True
             raise
         finally:

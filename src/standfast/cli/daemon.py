@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from standfast.cli import options
-from standfast.cli.host import Grants, wrong_grants_are_wrong_usage
+from standfast.cli.host import SandboxGrants, wrong_grants_are_wrong_usage
 from standfast.cli.output import CommandOutput
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def command(
     *,
     listen: str,
     grace: float,
-    grants: Grants,
+    grants: SandboxGrants,
     language: str,
     engine: str | None,
 ) -> CommandOutput:

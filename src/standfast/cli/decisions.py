@@ -7,13 +7,13 @@ import click
 from standfast.cli.agent_host import AgentHost, check_given, recorded_settings
 from standfast.cli.agent_options import AgentSettings
 from standfast.cli.chat_screen import ChatScreen
-from standfast.cli.follower import Follower, Leave, Terminated, carry_out
-from standfast.cli.host import Grants, make_recorded_sandbox
+from standfast.cli.follower import Follower, InterruptedTwice, Terminated, carry_out
+from standfast.cli.host import SandboxGrants, make_recorded_sandbox
 from standfast.cli.options import Invocation
 from standfast.cli.output import CommandOutput, error_console
 from standfast.cli.run import continue_run
 from standfast.cli.turn_report import left_unfinished
-from standfast.errors import ApprovalNotFound, StandfastError, TurnNotRunnable
+from standfast.errors import ApprovalNotFound, StandfastError, TurnNotRunnable, WrongAgent
 from standfast.model.approval import Approval, Decision
 from standfast.model.run import RunResult
 from standfast.model.session import SessionHead
@@ -22,7 +22,7 @@ from standfast.runtime.blocking import BlockingSandbox
 
 
 def decide_and_continue(
-    invocation: Invocation, approval_id: str, decision: Decision, grants: Grants
+    invocation: Invocation, approval_id: str, decision: Decision, grants: SandboxGrants
 ) -> CommandOutput:
     """Decide an approval and resume its turn; *grants* replace recorded ones whose files have moved."""
     reason, decided_by = decision.reason, decision.decided_by
@@ -51,12 +51,19 @@ def decide_and_continue(
         )
     given = AgentSettings(tools=grants.tools)
     check_given(given)
+    settings = None
     try:
         settings = given.over(recorded_settings({} if head is None else head.host))
         host = AgentHost(invocation.data_dir, settings)
     except StandfastError as error:
         decided = invocation.with_runtime(lambda runtime: decide(runtime, approval, decision))
-        return _recorded(invocation, decided, error)
+        return _recorded(
+            invocation,
+            decided,
+            error,
+            agent="" if head is None else head.agent,
+            can_recover=settings is not None,
+        )
     return _continue_agent(invocation, host, approval, decision)
 
 
@@ -84,10 +91,11 @@ def _continue_agent(
     follower = Follower(host, approval.session_id, screen.show)
     try:
         report = carry_out(follower, work(), lambda: screen.note("cancelling"))
-    except (Terminated, Leave):
+    except (Terminated, InterruptedTwice):
         return left_unfinished(invocation)
     except TurnNotRunnable as error:
-        return _recorded(invocation, decided, error)
+        owner = error.owner if isinstance(error, WrongAgent) else host.agent.name
+        return _recorded(invocation, decided, error, agent=owner, can_recover=False)
     if report is not None:
         return report.output(invocation)
     text = "the decision is recorded; another process resumes the turn"
@@ -95,19 +103,27 @@ def _continue_agent(
     return CommandOutput(document, lambda: error_console().print(text, style="dim"))
 
 
-def _recorded(invocation: Invocation, decided: Approval, why: StandfastError) -> CommandOutput:
-    """Report that the decision is recorded, and why the turn cannot be resumed here."""
-    resume = invocation.command("recover", "--session", decided.session_id)
+def _recorded(
+    invocation: Invocation, decided: Approval, why: StandfastError, *, agent: str, can_recover: bool
+) -> CommandOutput:
+    """Report that the decision is recorded, why the turn cannot be resumed here, and how it can be.
+
+    With *can_recover*, `standfast recover` can resume the turn once the problem is corrected. Otherwise only
+    a program that has the *agent* can.
+    """
+    words: tuple[str, ...]
+    if can_recover:
+        how, words = "correct this, then run", ("recover", "--session", decided.session_id)
+    else:
+        how, words = f"a program that has agent {agent!r} resumes it, such as", ("worker", "APP")
+    command = invocation.command(*words)
 
     def show() -> None:
         about = error_console()
         about.print(f"{decided.state}: the decision about {decided.capability}() is recorded", style="green")
         about.print(f"its turn cannot be resumed here: {why.message}", style="yellow", soft_wrap=True)
-        about.print(
-            "the program that runs the session resumes it, or, if the record describes its agent,",
-            style="dim",
-        )
-        about.print(f"  {resume}", style="dim", soft_wrap=True)
+        about.print(how, style="dim", soft_wrap=True)
+        about.print(f"  {command}", style="dim", soft_wrap=True)
 
-    document = {"approval": decided, "continued": False, "problem": why.error_object(), "command": resume}
+    document = {"approval": decided, "continued": False, "problem": why.error_object(), "command": command}
     return CommandOutput(document, show)

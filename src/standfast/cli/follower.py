@@ -37,11 +37,11 @@ class Terminated(Exception):
     """SIGTERM arrived: shut down in order."""
 
 
-class Leave(Exception):
+class InterruptedTwice(Exception):
     """Ctrl-C arrived twice: leave now. The turn stays unfinished and can be resumed."""
 
 
-class Background:
+class BackgroundLoop:
     """Runs coroutines on its loop and waits for them on the calling thread."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Background:
             raise
 
     def attend(self, work: Coroutine[Any, Any, T], interrupt: Callable[[], Coroutine[Any, Any, None]]) -> T:
-        """Return the result of *work*. Ctrl-C runs *interrupt* to end it; a second Ctrl-C raises `Leave`."""
+        """Return the result of *work*. Ctrl-C runs *interrupt*; a second one raises `InterruptedTwice`."""
         future = self._begin(work)
         interrupted = False
         while True:
@@ -65,7 +65,7 @@ class Background:
                 return interruptible_result(future)
             except KeyboardInterrupt:
                 if interrupted:
-                    raise Leave from None
+                    raise InterruptedTwice from None
                 interrupted = True
                 self._begin(interrupt())
 
@@ -155,8 +155,8 @@ class Follower:
 def carry_out(
     follower: Follower, work: Coroutine[Any, Any, Any], on_cancel: Callable[[], None]
 ) -> TurnReport | None:
-    """Follow *work* with its host open. Ctrl-C cancels the turn, twice: `Leave`; SIGTERM: `Terminated`."""
-    background = Background()
+    """Follow *work* with its host open. Ctrl-C cancels the turn; a second one raises `InterruptedTwice`."""
+    background = BackgroundLoop()
 
     async def cancel() -> None:
         on_cancel()

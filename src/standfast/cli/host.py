@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from standfast.tools.registered_tool import RegisteredTool
 
 
-class Grants(msgspec.Struct, frozen=True):
+class SandboxGrants(msgspec.Struct, frozen=True):
     """Tool files, mounts (virtual path → directory, writable), hosts and packages."""
 
     tools: tuple[str, ...] = ()
@@ -31,16 +31,16 @@ class Grants(msgspec.Struct, frozen=True):
     mount_max_files: int | None = None
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Grants:
+    def from_record(cls, record: Mapping[str, Any]) -> SandboxGrants:
         """Read the grants of a waiting run."""
         return msgspec.convert(record, cls)
 
     def record(self) -> dict[str, Any]:
         return {name: value for name, value in msgspec.to_builtins(self).items() if value is not None}
 
-    def over(self, recorded: Grants) -> Grants:
+    def over(self, recorded: SandboxGrants) -> SandboxGrants:
         """Merge these over *recorded* grants: tool files replace, everything else adds."""
-        return Grants(
+        return SandboxGrants(
             tools=self.tools or recorded.tools,
             mounts={**recorded.mounts, **self.mounts},
             allow_hosts=tuple(dict.fromkeys((*recorded.allow_hosts, *self.allow_hosts))),
@@ -83,7 +83,7 @@ def _either(given: int | None, otherwise: int | None) -> int | None:
 
 
 def make_sandbox(
-    data_dir: Path | str | None, grants: Grants, language: str = "python", engine: str | None = None
+    data_dir: Path | str | None, grants: SandboxGrants, language: str = "python", engine: str | None = None
 ) -> BlockingSandbox:
     """Return an unopened sandbox with *grants*; raise `UsageError` if one cannot be granted."""
     from standfast.runtime.blocking import BlockingSandbox
@@ -93,15 +93,15 @@ def make_sandbox(
 
 
 def make_recorded_sandbox(
-    data_dir: Path | str, grants: Grants, recorded: Mapping[str, Any]
+    data_dir: Path | str, grants: SandboxGrants, recorded: Mapping[str, Any]
 ) -> BlockingSandbox:
     """Return a sandbox with *grants* over the *recorded* ones of a waiting run."""
     from standfast.runtime.blocking import BlockingSandbox
 
     if grants.tools:
         with wrong_grants_are_wrong_usage():
-            Grants(tools=grants.tools).options(None)
-    options = grants.over(Grants.from_record(recorded)).options(data_dir)
+            SandboxGrants(tools=grants.tools).options(None)
+    options = grants.over(SandboxGrants.from_record(recorded)).options(data_dir)
     return BlockingSandbox(options, interruptible=True)
 
 

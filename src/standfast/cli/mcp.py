@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from standfast.cli.host import Grants
+from standfast.cli.host import SandboxGrants
 from standfast.cli.options import Invocation, JsonParameter, answers, grants_options, inherited_options
 from standfast.cli.output import CommandOutput, console, counted, visible
 from standfast.cli.report import show_table
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from standfast.mcp.exchange import Answer
     from standfast.mcp.mcp_server import McpServer
     from standfast.mcp.pins import Pin
-    from standfast.mcp.serve import Offer
+    from standfast.mcp.serve import ServedParts
     from standfast.tools.context import AskPerson
 
 T = TypeVar("T")
@@ -163,7 +163,7 @@ def trust(
     server = _one(invocation, config, name)
     if forget:
         gone = server.forget()
-        words = f"{name} is forgotten" if gone else f"{name} was not trusted"
+        words = f"{name} is no longer trusted" if gone else f"{name} was not trusted"
         return CommandOutput.line(words, {"name": name, "forgotten": gone})
     now = _run(server, server.advertised)
     changes = server.changes(now) if server.pinned is not None else ()
@@ -373,7 +373,7 @@ _trace = click.option(
 @grants_options
 @answers
 def stdio(
-    invocation: Invocation, *, app: str | None, extend: str | None, trace: str | None, grants: Grants
+    invocation: Invocation, *, app: str | None, extend: str | None, trace: str | None, grants: SandboxGrants
 ) -> CommandOutput:
     """Serve MCP on stdin and stdout: the sandbox, and the agents of APP (file.py:name)."""
     offer = _offer(invocation, app, grants, trace, extend)
@@ -401,7 +401,7 @@ def http(
     names: tuple[str, ...],
     extend: str | None,
     trace: str | None,
-    grants: Grants,
+    grants: SandboxGrants,
 ) -> CommandOutput:
     """Serve MCP over HTTP at http://HOST:PORT/mcp: the sandbox, and the agents of APP (file.py:name).
 
@@ -424,18 +424,18 @@ def http(
 
 
 def _offer(
-    invocation: Invocation, app: str | None, grants: Grants, trace: str | None, extend: str | None
-) -> Offer:
+    invocation: Invocation, app: str | None, grants: SandboxGrants, trace: str | None, extend: str | None
+) -> ServedParts:
     from standfast.cli.trace import trace_file, trace_sink
     from standfast.errors import NotConfigured
     from standfast.runtime.app import load_app, load_named
 
     try:
-        from standfast.mcp.serve import Offer
+        from standfast.mcp.serve import ServedParts
     except ImportError:
         raise NotConfigured("this needs the MCP SDK", hint="pip install 'standfast[mcp]'") from None
     file = trace_file(invocation.data_dir, trace)
-    return Offer(
+    return ServedParts(
         grants.options(invocation.data_dir),
         None if app is None else load_app(app),
         trace_sink(invocation.data_dir, trace),

@@ -210,10 +210,10 @@ def grants_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def collect(*args: Any, tools: tuple[str, ...], mounts: tuple[str, ...], **given: Any) -> Any:
-        from standfast.cli.host import Grants, parse_mount
+        from standfast.cli.host import SandboxGrants, parse_mount
 
         names = ("allow_hosts", "allow_private_hosts", "packages", "mount_max_bytes", "mount_max_files")
-        grants = Grants(
+        grants = SandboxGrants(
             tools=tuple(str(Path(file).absolute()) for file in tools),
             mounts=dict(parse_mount(text) for text in mounts),
             **{name: given.pop(name) for name in names},

@@ -149,7 +149,7 @@ def _imported(reference: str) -> object:
 
 def _registered(factory: PluginFactory) -> tuple[SessionPlugin, Contributions]:
     """Build and register the plugin as a session would."""
-    ctx = PluginSessionContext(session_id="look", extensions=PluginExtensions(), shelf=_NoShelf())
+    ctx = PluginSessionContext(session_id="look", extensions=PluginExtensions(), storage=_NoStorage())
     brought = Contributions()
     try:
         plugin = factory.build(ctx)
@@ -163,7 +163,7 @@ def _registered(factory: PluginFactory) -> tuple[SessionPlugin, Contributions]:
     return plugin, brought
 
 
-class _NoShelf:
+class _NoStorage:
     """The storage given to a plugin that is only inspected; it stores nothing."""
 
     async def put(self, scope: str, key: str, body: bytes | None) -> None:
@@ -206,8 +206,8 @@ def show_hooks(hooks: list[HookKind]) -> None:
         define = "def" if kind.plain else "async def"
         failure = "it is only logged" if kind.on_failure == "never fatal" else kind.on_failure
         shown.print(f"{define} {kind.name}({', '.join(('self', *kind.takes))})", soft_wrap=True)
-        shown.print(f"    answers with {kind.answers}", soft_wrap=True)
-        shown.print(styled(f"    asked {kind.order}; if it fails, {failure}", "dim"), soft_wrap=True)
+        shown.print(f"    returns {kind.answers}", soft_wrap=True)
+        shown.print(styled(f"    called {kind.order}; if it fails, {failure}", "dim"), soft_wrap=True)
 
 
 def show_plugin(plugin: ShownPlugin) -> None:
@@ -234,7 +234,7 @@ def show_plugin(plugin: ShownPlugin) -> None:
     actions = [(one.name, one.kind, one.description.partition("\n")[0]) for one in plugin.actions]
     tables = (
         ("Options", plain_table("option", "type", "default", "", rows=options)),
-        ("Hooks", plain_table("hook", "asked", "if it fails", rows=hooks)),
+        ("Hooks", plain_table("hook", "order", "if it fails", rows=hooks)),
         ("Exclusive slots", plain_table("", rows=[(name,) for name in plugin.slots])),
         ("Tools", plain_table("tool", "side effect", "approval", "idempotent", rows=tools)),
         ("Actions", plain_table("action", "kind", "", rows=actions)),

@@ -16,8 +16,8 @@ from typing import Any, assert_never
 
 from standfast.cli.agent_host import AgentHost, open_sessions, recorded_settings
 from standfast.cli.agent_options import AgentSettings
-from standfast.cli.follower import Background, Follower, Leave, Terminated, sigterm_raises
-from standfast.cli.host import Grants, make_recorded_sandbox
+from standfast.cli.follower import BackgroundLoop, Follower, InterruptedTwice, Terminated, sigterm_raises
+from standfast.cli.host import SandboxGrants, make_recorded_sandbox
 from standfast.cli.output import short_json, shortened, visible
 from standfast.cli.turn_report import TurnReport, report_turn, wait_text
 from standfast.errors import ErrorObject, StandfastError
@@ -156,7 +156,7 @@ class Recovery:
         session_id = record.session_id
 
         def resume() -> RunResult | None:
-            grants = Grants(tools=self._given.tools)
+            grants = SandboxGrants(tools=self._given.tools)
             with make_recorded_sandbox(self._data_dir, grants, head.host) as box:
                 return box.recover(session_id).get(session_id)
 
@@ -200,7 +200,7 @@ class Recovery:
 
 def recover_all(recovery: Recovery, *, watch: bool) -> list[Recovered]:
     """Run one round, or repeat rounds until Ctrl-C or SIGTERM."""
-    background = Background()
+    background = BackgroundLoop()
 
     async def run() -> list[Recovered]:
         while watch:
@@ -217,7 +217,7 @@ def recover_all(recovery: Recovery, *, watch: bool) -> list[Recovered]:
     try:
         with sigterm_raises():
             return background.run(run())
-    except (KeyboardInterrupt, Terminated, Leave):
+    except (KeyboardInterrupt, Terminated, InterruptedTwice):
         if watch:
             return []
         raise KeyboardInterrupt from None

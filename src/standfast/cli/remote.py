@@ -14,7 +14,7 @@ from standfast.errors import NotConfigured, StandfastError
 
 if TYPE_CHECKING:
     from standfast.cli.options import Invocation
-    from standfast.cli.repl_input import ChatLines
+    from standfast.cli.repl_input import ChatReader
     from standfast.client import BlockingClient, BlockingRemoteSession
     from standfast.model.approval import Approval
     from standfast.runtime.agent_runtime import Runtime
@@ -74,7 +74,7 @@ class RemoteChat:
         document: dict[str, Any] = msgspec.to_builtins(self._session.turns()[-1])
         return document
 
-    def talk(self, lines: ChatLines) -> int:
+    def talk(self, lines: ChatReader) -> int:
         """Read messages and run turns until the user leaves, asking for approvals on the spot."""
         self._screen.note(f"session {self._session.session_id} · Ctrl-D to leave")
         while True:
@@ -93,7 +93,7 @@ class RemoteChat:
                 self._screen.end_line()
                 show_error(str(error.code), error.message, error.hint)
 
-    def _decided(self, approval: Approval, lines: ChatLines) -> bool:
+    def _decided(self, approval: Approval, lines: ChatReader) -> bool:
         from standfast.cli.report import ask_decision, show_box
 
         show_box(error_console(), approval)
@@ -118,9 +118,9 @@ def chat_remotely(
         session = client.session(session_id, agent=agent)
         chat = RemoteChat(session, quiet=as_json)
         if prompt is None:
-            from standfast.cli.repl_input import ChatLines
+            from standfast.cli.repl_input import ChatReader
 
-            return CommandOutput(None, lambda: None, chat.talk(ChatLines(lambda line: False)))
+            return CommandOutput(None, lambda: None, chat.talk(ChatReader(lambda line: False)))
         document = chat.say(prompt)
     waiting = document["state"] == "waiting"
     note = f"the turn waits: standfast approvals list --server {url}"

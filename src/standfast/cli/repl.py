@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from standfast.cli import report
-from standfast.cli.host import Grants, make_sandbox
+from standfast.cli.host import SandboxGrants, make_sandbox
 from standfast.cli.options import (
     Invocation,
     answers,
@@ -20,7 +20,7 @@ from standfast.cli.options import (
     session_or_usual,
 )
 from standfast.cli.output import CommandOutput, console, error_console, show_error, this_user
-from standfast.cli.repl_input import GRAMMARS, Completer, Entries, Grammar, line_editing
+from standfast.cli.repl_input import GRAMMARS, Completer, EntryReader, Grammar, line_editing
 from standfast.cli.run import waiting_in
 from standfast.errors import InvalidArgument, StandfastError
 
@@ -57,7 +57,12 @@ Examples:
 @grants_options
 @answers
 def command(
-    invocation: Invocation, *, session_id: str | None, grants: Grants, language: str, engine: str | None
+    invocation: Invocation,
+    *,
+    session_id: str | None,
+    grants: SandboxGrants,
+    language: str,
+    engine: str | None,
 ) -> CommandOutput:
     """Run code entry by entry in a session.
 
@@ -90,7 +95,7 @@ class Repl:
         self._invocation = invocation
         self._session = session
         self._grammar = grammar
-        self._entries = Entries(grammar, interactive=self.interactive)
+        self._entries = EntryReader(grammar, interactive=self.interactive)
         self._leaving = False
 
     def loop(self) -> None:

@@ -36,7 +36,7 @@ class Grammar:
     words: tuple[str, ...]
 
 
-class Entries:
+class EntryReader:
     """Reads entries from standard input, a terminal or not."""
 
     def __init__(self, grammar: Grammar | None = None, *, interactive: bool) -> None:
@@ -89,7 +89,7 @@ class Entries:
         return line.rstrip("\r\n")
 
 
-class ChatLines:
+class ChatReader:
     """Reads messages. Lines that arrive together are one message; a trailing backslash continues a line.
 
     A line for which *is_command* is true is a message of its own.
@@ -97,7 +97,7 @@ class ChatLines:
 
     def __init__(self, is_command: Callable[[str], bool]) -> None:
         self._is_command = is_command
-        self._entries = Entries(interactive=True)
+        self._entries = EntryReader(interactive=True)
         self._ended = False
         if os.environ.get("TERM", "dumb") != "dumb":
             with suppress(ImportError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from standfast.cli.host import Grants, make_recorded_sandbox, make_sandbox
+from standfast.cli.host import SandboxGrants, make_recorded_sandbox, make_sandbox
 from standfast.cli.options import (
     Invocation,
     JsonParameter,
@@ -291,7 +291,7 @@ def _cancel_turn(invocation: Invocation, session_id: str) -> bool:
     head, record = invocation.with_runtime(request)
     if head.code is not None:
         try:
-            with make_sandbox(invocation.data_dir, Grants()) as box:
+            with make_sandbox(invocation.data_dir, SandboxGrants()) as box:
                 box.cancel(session_id)
         except SessionBusy:
             return False
@@ -309,7 +309,7 @@ def _cancel_turn(invocation: Invocation, session_id: str) -> bool:
 @click.argument("session_id")
 @grants_options
 @answers
-def resume(invocation: Invocation, *, session_id: str, grants: Grants) -> CommandOutput:
+def resume(invocation: Invocation, *, session_id: str, grants: SandboxGrants) -> CommandOutput:
     """Resume the waiting turn of a code session as far as decisions allow, and show its result."""
     from standfast.cli.run import continue_run
 
@@ -327,7 +327,9 @@ def resume(invocation: Invocation, *, session_id: str, grants: Grants) -> Comman
 )
 @grants_options
 @answers
-def snapshot(invocation: Invocation, *, session_id: str, out: Path | None, grants: Grants) -> CommandOutput:
+def snapshot(
+    invocation: Invocation, *, session_id: str, out: Path | None, grants: SandboxGrants
+) -> CommandOutput:
     """Store a signed snapshot of a code session and print its id."""
     _code_session(invocation, session_id, "copy a conversation with `standfast sessions fork`")
     with make_sandbox(invocation.data_dir, grants) as box:
@@ -343,7 +345,7 @@ def snapshot(invocation: Invocation, *, session_id: str, out: Path | None, grant
 @grants_options
 @answers
 def restore(
-    invocation: Invocation, *, snapshot: str, session_id: str | None, grants: Grants
+    invocation: Invocation, *, snapshot: str, session_id: str | None, grants: SandboxGrants
 ) -> CommandOutput:
     """Restore a code session from a snapshot, by its id or from a file.
 
@@ -355,7 +357,7 @@ def restore(
             source = Path(snapshot).read_bytes()
         except OSError as error:
             raise click.UsageError(f"{snapshot} cannot be read: {error.strerror or error}") from None
-    with make_sandbox(invocation.data_dir, Grants()) as plain:
+    with make_sandbox(invocation.data_dir, SandboxGrants()) as plain:
         recorded = plain.snapshot_host(source)
     with make_recorded_sandbox(invocation.data_dir, grants, recorded) as box:
         restored = box.restore(source, session=session_id)
@@ -368,7 +370,7 @@ def restore(
 def reset(invocation: Invocation, *, session_id: str) -> CommandOutput:
     """Remove a code session's variables and its waiting turn; its limits and its history stay."""
     _code_session(invocation, session_id, "move a conversation back with `standfast sessions rewind`")
-    with make_sandbox(invocation.data_dir, Grants()) as box:
+    with make_sandbox(invocation.data_dir, SandboxGrants()) as box:
         box.reset(session_id)
     return CommandOutput.line(f"session {session_id} is empty", {"session_id": session_id, "reset": True})
 
@@ -463,7 +465,7 @@ def prune(
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @answers
 def backup(invocation: Invocation, *, file: Path) -> CommandOutput:
-    """Copy the whole database to a new FILE, also while programs use it."""
+    """Copy the whole database to a new FILE, even while programs use it."""
     import contextlib
 
     from standfast.runtime.data_dir import DataDir

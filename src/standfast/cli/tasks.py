@@ -140,5 +140,5 @@ def cancel(invocation: Invocation, *, session_id: str, task_id: str, server: str
     record = ask_server_or_store(
         invocation, server, lambda client: client.cancel_task(session_id, task_id), end
     )
-    state = record.state if record.state.is_terminal else "to end; its process was notified"
-    return CommandOutput.line(f"task {task_id} of session {session_id} is {state}", record)
+    state = record.state if record.state.is_terminal else "not ended yet; its process was notified"
+    return CommandOutput.line(f"task {task_id} of session {session_id}: {state}", record)

@@ -140,7 +140,7 @@ def link(
         shown.show()
         if known is None:
             click.echo(
-                f"hint: this store names no server; pass --url if yours is not at {DEFAULT_URL}", err=True
+                f"hint: no server has used this store; pass --url if yours is not at {DEFAULT_URL}", err=True
             )
 
     return shown._replace(show=show)

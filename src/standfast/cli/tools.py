@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from standfast.cli.host import Grants, wrong_grants_are_wrong_usage
+from standfast.cli.host import SandboxGrants, wrong_grants_are_wrong_usage
 from standfast.cli.options import Invocation, answers, grants_options, inherited_options
 from standfast.cli.output import CommandOutput, console
 from standfast.cli.report import facts_table, plain_table
@@ -33,7 +33,7 @@ def command() -> None:
 @command.command("list")
 @grants_options
 @answers
-def list_tools(_: Invocation, *, grants: Grants) -> CommandOutput:
+def list_tools(_: Invocation, *, grants: SandboxGrants) -> CommandOutput:
     """List the capabilities that these options grant."""
     capabilities = _registry(grants).capabilities()
 
@@ -51,7 +51,7 @@ def list_tools(_: Invocation, *, grants: Grants) -> CommandOutput:
 @click.argument("name")
 @grants_options
 @answers
-def describe(_: Invocation, *, name: str, grants: Grants) -> CommandOutput:
+def describe(_: Invocation, *, name: str, grants: SandboxGrants) -> CommandOutput:
     """Describe one capability: its signature, parameters, limits and approval."""
     tool = _registry(grants).require(name)
     capability = tool.capability
@@ -94,7 +94,7 @@ def describe(_: Invocation, *, name: str, grants: Grants) -> CommandOutput:
     return CommandOutput(capability, show)
 
 
-def _registry(grants: Grants) -> ToolRegistry:
+def _registry(grants: SandboxGrants) -> ToolRegistry:
     from standfast.runtime.sandbox import Sandbox
 
     with wrong_grants_are_wrong_usage():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from standfast.cli.host import Grants, make_sandbox
+from standfast.cli.host import SandboxGrants, make_sandbox
 from standfast.cli.options import Invocation, answers
 from standfast.cli.output import CommandOutput, console
 from standfast.cli.report import call_text
@@ -73,7 +73,7 @@ class Tour:
         self._quiet = quiet
 
     def walk(self) -> None:
-        grants = Grants(tools=(_TOOLS,))
+        grants = SandboxGrants(tools=(_TOOLS,))
         with make_sandbox(self._home, grants) as box:
             box.destroy(_SESSION)
             adding = 'prices = [19, 5, 18]\nprint("adding up")\nsum(prices)'
@@ -156,7 +156,7 @@ class Tour:
         paid = [line for line in self._ledger_lines() if line.startswith("pay back")]
         self.went_well &= (stopped["status"], done["status"], len(paid)) == ("waiting", "finished", 1)
 
-    def _speak_typescript(self, grants: Grants) -> None:
+    def _speak_typescript(self, grants: SandboxGrants) -> None:
         """Run TypeScript in the same sandbox, if it is installed."""
         session = f"{_SESSION}-typescript"
         with make_sandbox(self._home, grants) as box:

@@ -62,7 +62,7 @@ def show(invocation: Invocation, *, session_id: str, file: Path | None, turn_id:
     trees = span_trees(read_trace(path), session_id=session_id, turn_id=turn_id)
     if not trees:
         turn = "" if turn_id is None else f"turn {turn_id!r} of "
-        raise InvalidArgument(f"the trace {path} has nothing of {turn}session {session_id!r}")
+        raise InvalidArgument(f"the trace {path} has no records of {turn}session {session_id!r}")
     return CommandOutput([_document(tree) for tree in trees], lambda: show_waterfalls(trees))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from standfast.cli import options
-from standfast.cli.host import Grants, make_sandbox
+from standfast.cli.host import SandboxGrants, make_sandbox
 from standfast.cli.output import CommandOutput
 from standfast.cli.remote import remote_client
 from standfast.cli.report import RunReport
@@ -34,7 +34,7 @@ def command(
     code: str,
     session_id: str | None,
     inputs: dict[str, Any] | None,
-    grants: Grants,
+    grants: SandboxGrants,
     language: str,
     engine: str | None,
     server: str | None,
@@ -49,7 +49,7 @@ def command(
 
     session = options.session_or_usual(session_id, language, engine)
     if server is not None:
-        if grants != Grants() or engine:
+        if grants != SandboxGrants() or engine:
             raise click.UsageError(
                 "the server defines tools and engines; leave out their options with --server"
             )

@@ -64,7 +64,7 @@ Prepared = EffectReady | EffectSettled | EffectWaits
 """A call checked before its execution; `ruled` is the plugins' ruling on it, if they have just made one."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptState(msgspec.Struct, frozen=True):
     """The session state to write when the turn ends, if it has changed, and the blobs it needs."""
 
     state: StateRecord | None = None
@@ -90,7 +90,7 @@ class EffectHost(Protocol):
     def take_blobs(self) -> tuple[Blob, ...]:
         """Return the attachments that no earlier call has returned."""
 
-    async def kept(self, *, tolerant: bool) -> Kept:
+    async def kept(self, *, tolerant: bool) -> KeptState:
         """Return the state to store. Raise if a plugin cannot snapshot; if *tolerant*, use its last state."""
 
     async def call_model(self, command: CallModel) -> inputs.ModelReplied | inputs.ModelFailed:

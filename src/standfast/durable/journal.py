@@ -431,7 +431,7 @@ class Backoff:
         return True
 
 
-class Holder(Protocol):
+class LeasedTurn(Protocol):
     """A running turn, which holds the lease of its journal."""
 
     @property
@@ -457,7 +457,7 @@ class LeaseKeeper:
         self._epoch = epoch
         self.lease_ms = lease_ms
         self.offset_ms = clock.now_ms() - clock.boot_ms()
-        self._holders: dict[str, Holder] = {}
+        self._holders: dict[str, LeasedTurn] = {}
         self._renews = False
         self._task: asyncio.Task[None] | None = None
 
@@ -511,7 +511,7 @@ class LeaseKeeper:
             return True
         return bool(await self._store.ended_waits(turn_id, self._clock.now_ms()))
 
-    def hold(self, holder: Holder) -> None:
+    def hold(self, holder: LeasedTurn) -> None:
         """Renew the holder's lease until `let_go`."""
         journal = holder.journal
         journal.held_until_ms = journal.lease.until_ms - self.offset_ms
@@ -525,7 +525,7 @@ class LeaseKeeper:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._renew_forever())
 
-    def let_go(self, holder: Holder) -> None:
+    def let_go(self, holder: LeasedTurn) -> None:
         self._holders.pop(holder.journal.turn_id, None)
 
     async def give_back(self, lease: port.Lease, error: BaseException) -> None:

@@ -9,10 +9,10 @@ The first split is whose fault it is::
     │   ├── RequestTooLarge        REQUEST_TOO_LARGE
     │   ├── InvalidSessionId       INVALID_SESSION_ID
     │   ├── InvalidToolName        INVALID_TOOL_NAME
-    │   ├── ToolNameTaken          TOOL_CONFLICT
-    │   ├── ToolConflict           TOOL_CONFLICT
+    │   │   ├── ToolNameTaken      TOOL_CONFLICT
+    │   │   └── ToolConflict       TOOL_CONFLICT
     │   ├── UnknownTool            UNKNOWN_TOOL
-    │   ├── ToolOrphaned           TOOL_ORPHANED
+    │   │   └── ToolOrphaned       TOOL_ORPHANED
     │   ├── GenerationMismatch     GENERATION_MISMATCH
     │   ├── AccessDenied           PERMISSION_DENIED
     │   ├── SessionNotFound        SESSION_NOT_FOUND

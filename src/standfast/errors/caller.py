@@ -107,7 +107,7 @@ class SessionBusy(CallerError):
     hint = "wait until its turn has ended"
 
     def __init__(self, session_id: str, owner: str) -> None:
-        super().__init__(f"session {session_id!r} is being worked on by {owner}")
+        super().__init__(f"session {session_id!r} is in use by {owner}")
         self.session_id, self.owner = session_id, owner
 
 
@@ -128,7 +128,7 @@ class TurnUnfinished(CallerError):
     def __init__(self, session_id: str, turn_id: str, *, waits: bool) -> None:
         state = "waits" if waits else "was interrupted"
         super().__init__(
-            f"turn {turn_id} of session {session_id!r} {state} and comes first",
+            f"turn {turn_id} of session {session_id!r} {state} and must end first",
             hint="decide what it waits for, cancel it, or queue the input behind it"
             if waits
             else "continue it with `session.resume()` or `standfast recover`",
@@ -195,7 +195,7 @@ class StaleBranch(CallerError):
     """A node that must be on the active path is not; nothing was written."""
 
     code = Code.STALE_BRANCH
-    hint = "read the path again, then append"
+    hint = "read the active path again, then append"
 
     def __init__(self, current_leaf_node_id: str | None) -> None:
         super().__init__(f"the active path has moved on to {current_leaf_node_id}")
@@ -458,7 +458,7 @@ class GenerationMismatch(CallerError):
     """The registry has changed since this state was read; nothing was applied."""
 
     code = Code.GENERATION_MISMATCH
-    hint = "read the state again, change it, and apply that"
+    hint = "read the state again, and apply the change to that"
 
     def __init__(self, *, expected: int, actual: int) -> None:
         super().__init__(f"the tool state is of generation {expected}, the registry is at {actual}")
@@ -474,11 +474,11 @@ class AccessDenied(CallerError):
 class RepliesLeftOver(CallerError):
     """A scripted model was closed with unused replies; *first* summarizes the first of them."""
 
-    hint = "remove them from the script, or make it with strict=False"
+    hint = "remove them from the script, or create it with strict=False"
 
     def __init__(self, model_id: str, *, total: int, asked: int, first: str) -> None:
         super().__init__(
-            f"{total - asked} of the {total} replies of {model_id} were not asked for; "
+            f"{total - asked} of the {total} replies of {model_id} were not used; "
             f"the first of them is reply {asked + 1}: {first!r}"
         )
         self.count = total - asked

@@ -114,7 +114,7 @@ class Code(enum.StrEnum):
 
 
 class TurnCode(enum.StrEnum):
-    """The stable codes of turns that end or stay without an answer, in addition to `Code`."""
+    """The stable codes of turns without an answer, in addition to `Code`."""
 
     PROVIDER_ERROR = "PROVIDER_ERROR"
     CONTEXT_OVERFLOW = "CONTEXT_OVERFLOW"

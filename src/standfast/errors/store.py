@@ -10,7 +10,7 @@ class RecordCorrupt(StoreError):
     """A stored record does not match its digest."""
 
     code = Code.RECORD_CORRUPT
-    hint = "the file was changed or damaged; restore it from a backup, or destroy that record"
+    hint = "the file was changed or damaged; restore it from a backup, or delete that record"
 
     def __init__(self, what: str) -> None:
         super().__init__(f"stored record {what} does not match its digest")

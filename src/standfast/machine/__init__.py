@@ -23,7 +23,7 @@ from standfast.machine.inputs import FinishRequested as FinishRequested
 from standfast.machine.inputs import FrameSwitchRequested as FrameSwitchRequested
 from standfast.machine.inputs import HooksRan as HooksRan
 from standfast.machine.inputs import Input as Input
-from standfast.machine.inputs import Keep as Keep
+from standfast.machine.inputs import KeptRange as KeptRange
 from standfast.machine.inputs import ModelFailed as ModelFailed
 from standfast.machine.inputs import ModelReplied as ModelReplied
 from standfast.machine.inputs import OutputCheck as OutputCheck

@@ -73,14 +73,14 @@ class HooksRan(_Input, frozen=True, kw_only=True, tag="hooks_ran"):
     ruling: Ruling = NOTHING_SAID
 
 
-class Keep(msgspec.Struct, frozen=True, kw_only=True, tag="keep"):
+class KeptRange(msgspec.Struct, frozen=True, kw_only=True, tag="keep"):
     """A range of the messages, unchanged."""
 
     start: int
     stop: int
 
 
-View = tuple[Keep | UserMessage | AssistantMessage | ToolMessage, ...]
+View = tuple[KeptRange | UserMessage | AssistantMessage | ToolMessage, ...]
 """The messages as the model is to see them: unchanged ranges, and replacements."""
 
 

@@ -153,7 +153,7 @@ async def sampled(
     for one in params.messages:
         parts: Sequence[Any] = one.content if isinstance(one.content, list) else [one.content]
         if not all(isinstance(part, types.TextContent) for part in parts):
-            raise McpServerFailed(server, "asked the model for something else than text")
+            raise McpServerFailed(server, "asked the model for something other than text")
         text = "\n".join(part.text for part in parts)
         messages.append(AssistantMessage(text=text) if one.role == "assistant" else UserMessage(content=text))
     request = DirectRequest(

@@ -34,7 +34,7 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ServedParts:
     """What is served: a sandbox, the agents of an app, and their trace file, if there is one.
 
     `own` is the user's own MCP server, whose tools are offered too. `decide_with` is the command with which a
@@ -50,7 +50,7 @@ class Offer:
 
 
 @asynccontextmanager
-async def open_server(offer: Offer) -> AsyncIterator[Server[Any]]:
+async def open_server(offer: ServedParts) -> AsyncIterator[Server[Any]]:
     """Open the sandbox and the runtime over the data directory, and a server over both."""
     options, app = offer.sandbox, offer.app
     store = None if options.data_dir is None else DataDir(options.data_dir).database
@@ -64,7 +64,7 @@ async def open_server(offer: Offer) -> AsyncIterator[Server[Any]]:
         yield server if offer.own is None else joined(server, offer.own)
 
 
-async def serve_stdio(offer: Offer) -> None:
+async def serve_stdio(offer: ServedParts) -> None:
     """Serve one client on stdin and stdout until it closes them."""
     from mcp.server.stdio import stdio_server
 
@@ -131,7 +131,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 async def serve_http(
-    offer: Offer, listener: socket.socket, host: str, token: str, names: Sequence[str] = ()
+    offer: ServedParts, listener: socket.socket, host: str, token: str, names: Sequence[str] = ()
 ) -> None:
     """Serve clients at `/mcp` until the process is interrupted.
 

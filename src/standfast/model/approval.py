@@ -1,10 +1,10 @@
-"""A request to a person about one call, and the decision.
+"""A request for a person's approval of one call, and the decision.
 
 Rules
 -----
-Bound: `binding` digests the capability contract, the arguments, the session and the call.
-Once: it leaves `pending` by a compare-and-set, exactly once, and is used by one call.
-Ends: after `expires_at` it cannot be approved.
+Bound: `binding` is a digest of the capability contract, the arguments, the session and the call.
+Once: a compare-and-set changes its state from `pending`, exactly once, and one call uses it.
+Limited: after `expires_at` it cannot be approved.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         default_limits(self, _DEFAULT_LIMITS)
 
     def digest(self) -> str:
-        """Return the digest of the whole contract. Approvals and snapshots of another one are void."""
+        """Return the digest of the whole contract, which approvals and snapshots have to match."""
         return digest_json(msgspec.to_builtins(self))
 
 
@@ -150,7 +150,7 @@ class GuestException(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettledCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call with its result: `value`, or `exception` if it failed, which stops the turn with `ends_turn`."""
+    """A call with its result: `value`, or `exception` if it failed; with `ends_turn`, that stops the turn."""
 
     record: ExternalCallRecord
     value: Json = None
@@ -253,7 +253,7 @@ class ToolManifest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class SessionToolAccess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session's tools: a non-empty `tools` leaves only those, in order; `hidden_tools` then removes some.
 
-    Rule: an empty `tools` means every tool, so "none at all" is expressed by naming tools and hiding them.
+    Rule: an empty `tools` means every tool, so "no tools" is expressed by naming tools and hiding them.
     """
 
     tools: tuple[str, ...] = ()

@@ -95,8 +95,8 @@ class CodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class CallMade(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A short record of a call that a cell made: its arguments are truncated text, its result is omitted.
 
-    `texts` is what its tool told the model in addition to the value that the code got; `line` is as in
-    `ToolCall`.
+    `texts` are what the model reads from its tool, in addition to the value that the code got; `line` is as
+    in `ToolCall`.
     """
 
     call_id: int

@@ -1,4 +1,4 @@
-"""The project's name before it was Standfast, wherever it was stored.
+"""The project's former name, wherever it is stored.
 
 Rule: only this module and CHANGELOG.md contain the former name.
 """

@@ -13,7 +13,7 @@ INITIAL: Final = "initial"
 
 
 class FrameSwitch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frame to open. `reason` is `continue_as`, `compaction` or a word of the host's own.
+    """A frame to open. `reason` is `continue_as`, `compaction` or a word that the host chooses.
 
     `seed` has the messages that the new frame begins with; `task`, if given, is the input of its first turn.
     """

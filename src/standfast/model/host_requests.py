@@ -52,9 +52,9 @@ SessionStart = FromNothing | FromCurrent | FromSession | FromSnapshot
 class SessionCreateRequest(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
     """A session to create.
 
-    Without an id it gets one. The parent of a `child` is the requesting session. A child never has more tools
-    than its parent, unless its `authority` is its `own`, which an `agent` that the parent declares as a
-    subagent can have. `plugins` are built anew (`fresh`) or forked with the parent's state (`inherited`). The
+    Without an id, one is generated. The parent of a `child` is the requesting session. A child never has more
+    tools than its parent, unless its `authority` is `own`, which requires an `agent` that the parent declares
+    as a subagent. `plugins` are built anew (`fresh`) or forked with the parent's state (`inherited`). The
     `first_turn_input` can be taken once.
     """
 
@@ -121,7 +121,7 @@ AppendSessionNodesResult = Appended | BranchIsStale
 
 
 class DirectRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A request to a model without a session around it. `model` defaults to the session's own."""
+    """A request to a model outside of any turn. `model` defaults to the session's own."""
 
     prompt: str | tuple[Message, ...]
     instructions: str = ""

@@ -15,7 +15,7 @@ class JournalStep(msgspec.Struct, frozen=True, kw_only=True):
 
     `number` counts from 1, the turn's own input. `input` has its kind under `type`; `commands` are the
     machine's decisions, each with its kind under `command`. `messages` are those that this input added to the
-    conversation. `running` are the calls in progress after it, by id, and `waits` what the turn waited for.
+    conversation. `running` are the calls in progress after it, by id, and `waits` are the turn's waits.
     """
 
     number: int
@@ -38,7 +38,7 @@ class EditedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class JournalEdit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Another outcome of an input: `value` or `error` of a call's result, `text` and `calls` of a reply."""
+    """A new outcome of an input: `value` or `error` of a call's result, `text` and `calls` of a reply."""
 
     value: Json = None
     error: str | None = None

@@ -93,7 +93,7 @@ class UserMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="user
 class AssistantMessage(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assistant", omit_defaults=True
 ):
-    """One reply of the model. `raw` is all that it wrote, if `text` is only the prose of it.
+    """One reply of the model. `raw` is everything that it wrote, if `text` is only the prose.
 
     `model` is the one that served it and `response_id` the provider's id of the reply.
     """

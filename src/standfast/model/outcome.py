@@ -21,7 +21,7 @@ WaitKind = Literal["approval", "timer", "completion"]
 class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call that waits. `wait_id` is the approval's id, the completion's token, or the timer's name.
 
-    A timer's call results in `value` when it is due.
+    A call that waits for a timer has the result `value` when the timer is due.
     """
 
     wait_id: str

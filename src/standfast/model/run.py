@@ -34,7 +34,7 @@ def status_of_code(code: str) -> RunStatus:
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Code to run. Repeated with its `idempotency_key`, it returns the stored result and runs nothing."""
+    """Code to run. A repeated `idempotency_key` returns the stored result without running the code."""
 
     session_id: SessionIdField = "default"
     language: Language = Language.PYTHON
@@ -69,7 +69,7 @@ RESERVED: Final = frozenset({
     "try", "typeof", "var", "void", "while", "with", "yield", "undefined", "NaN", "Infinity",
     "globalThis",
 })  # fmt: skip
-"""Words that cannot name a TypeScript variable in strict mode."""
+"""Words that cannot be the name of a TypeScript variable in strict mode."""
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,8 @@ _OWNED: Final = r"(?s)_([a-z0-9]{1,20})_.+"
 _session_id = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 _READABLE: Final = r"[a-zA-Z0-9_]+"
 _DIGEST_CHARS: Final = 32
-# The form that `session_id_from` creates. A text of this form is digested too, or it could be another's id.
+# The form that `session_id_from` creates. A text of this form is digested too, because it could be the id of
+# another text.
 _DERIVED: Final = rf"[a-zA-Z0-9_-]+-[0-9a-f]{{{_DIGEST_CHARS}}}"
 
 
@@ -117,9 +118,9 @@ def same_provider(model_id: str, other_id: str) -> bool:
 class SessionCharter(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
     """The parent, task and restrictions of a session.
 
-    `depth` counts the sessions above: 0 for a root. `task` is what the session is for. `tool_access` is
-    already within the parent's. Without a `policy`, the agent's applies. `request` is the digest of the
-    creation request, by which a repeated one is recognized.
+    `depth` counts the sessions above: 0 for a root. `task` is the purpose of the session. `tool_access` is
+    already within the parent's. Without a `policy`, the agent's policy applies. `request` is the digest of
+    the creation request, by which a repeated one is recognized.
     """
 
     parent_session_id: SessionIdField | None = None

@@ -53,7 +53,7 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def trace_id(self) -> str:
-        """The id of its trace, 32 hexadecimal digits: that of its turn, else of its session."""
+        """The id of the record's trace, 32 hexadecimal digits: that of its turn, or else of its session."""
         return trace_id_of(self.turn_id, self.session_id)
 
 

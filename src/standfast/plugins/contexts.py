@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 StreamKind = Literal["text", "reasoning"]
 
 
-class Shelf(Protocol):
+class PluginStorage(Protocol):
     """A plugin's storage beyond one session: values by key, in scopes, separate for each plugin."""
 
     async def put(self, scope: str, key: str, body: bytes | None) -> None: ...
@@ -331,6 +331,7 @@ class TriggerEventCatalog(msgspec.Struct):
         except jsonschema_rs.ValidationError as error:
             where = "".join(f"[{part!r}]" for part in error.instance_path)
             raise InvalidArgument(
-                f"the payload of {source!r} does not fit: {error.message}{' at ' + where if where else ''}",
+                f"the payload of {source!r} does not match its schema: {error.message}"
+                f"{' at ' + where if where else ''}",
                 hint=f"plugin {self.owners[source]!r} announces the schema of its payload",
             ) from None

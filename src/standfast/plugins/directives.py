@@ -49,7 +49,7 @@ class Conflict(msgspec.Struct, frozen=True):
     loser: str
 
 
-class Composed(msgspec.Struct):
+class ComposedRuling(msgspec.Struct):
     """A ruling, and the directives that are not part of it: traces, conflicts, sessions to create."""
 
     ruling: Ruling
@@ -58,12 +58,12 @@ class Composed(msgspec.Struct):
     sessions: list[PluginOwned[directive.SessionRequest]] = msgspec.field(default_factory=list)
 
 
-def compose(owned: Iterable[OwnedDirective]) -> Composed:
+def compose(owned: Iterable[OwnedDirective]) -> ComposedRuling:
     """Combine the directives of a stage."""
     owned = list(owned)
     if not owned:
-        return Composed(NOTHING_SAID)
-    composed = Composed(Ruling())
+        return ComposedRuling(NOTHING_SAID)
+    composed = ComposedRuling(Ruling())
     messages: list[UserMessage] = []
     events: list[PluginNode] = []
     aborts: list[PluginOwned[directive.AbortTurn]] = []
@@ -98,7 +98,7 @@ def compose(owned: Iterable[OwnedDirective]) -> Composed:
     return composed
 
 
-def compose_call(owned: Iterable[OwnedDirective], arguments: dict[str, Json] | None) -> Composed:
+def compose_call(owned: Iterable[OwnedDirective], arguments: dict[str, Json] | None) -> ComposedRuling:
     """Combine the directives about a call. *arguments*, unless None, replace the call's own."""
     owned = list(owned)
     composed, short = compose(owned), None

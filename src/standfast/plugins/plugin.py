@@ -33,7 +33,7 @@ from standfast.model.canonical import Json
 from standfast.model.plugin_options import NO_OPTIONS, PluginOptions
 from standfast.model.plugin_state import PluginSnapshotMeta
 from standfast.plugins.actions import action_mark
-from standfast.plugins.contexts import PluginExtensions, Shelf, SubagentContext
+from standfast.plugins.contexts import PluginExtensions, PluginStorage, SubagentContext
 from standfast.plugins.hook import mark_of
 from standfast.plugins.plugin_states import STAGE, StatefulPlugin
 from standfast.plugins.snapshot import SnapshotReader, SnapshotWriter
@@ -58,7 +58,7 @@ class PluginSessionContext(msgspec.Struct, frozen=True, kw_only=True):
 
     session_id: str
     extensions: PluginExtensions
-    shelf: Shelf
+    storage: PluginStorage
     options: PluginOptions = NO_OPTIONS
     parent_session_id: str | None = None
     subagent: SubagentContext | None = None
@@ -134,7 +134,7 @@ class Plugin:
             self.id,
             "restore",
             f"its state was written by version {version}, this is version {self.version}",
-            hint="install the version that wrote it, or add a `migrate` method to the plugin",
+            hint="install the version of the plugin that wrote it, or add a `migrate` method",
         )
 
     def build(self: P, ctx: PluginSessionContext) -> P:

@@ -167,10 +167,10 @@ class ProtocolSessionPlugin:
     them."""
 
     async def initialize_session(self, ctx: ProtocolSessionContext) -> None:
-        """Handle that the session was opened in this process."""
+        """Handle the opening of the session in this process."""
 
     async def restore_session(self, ctx: ProtocolSessionContext, state: SessionState) -> None:
-        """Handle that the session has the stored *state*. Also called after a frame switch was committed."""
+        """Handle the session's stored *state*. Also called after a frame switch was committed."""
 
     async def append_session_nodes(self, ctx: ProtocolSessionContext, nodes: Sequence[Payload]) -> None:
         """Handle nodes that the host has added to the history."""
@@ -277,7 +277,7 @@ class CellExecutor(KeepsVariables, Protocol):
         """Release the running cell before the turn parks; return an error if it cannot be kept or rerun."""
 
     def turn_over(self, messages: Sequence[Message]) -> None:
-        """Handle that the turn commits. No cell is running; later code may read inputs of *messages*."""
+        """Handle the end of the turn. No cell is running; later code may read inputs of *messages*."""
 
 
 class CodeExecutorPlugin(CellExecutor, Protocol):
@@ -377,7 +377,7 @@ class OutputContract(Protocol):
 
 
 def read_turn_options(options: ProtocolTurnOptions | None, version: int, kind: type[T]) -> T | None:
-    """Convert the payload; raise `ProtocolError` if it has another version or does not fit."""
+    """Convert the payload; raise `ProtocolError` if it has another version or is invalid."""
     if options is None:
         return None
     check_turn_options(options, version)

@@ -165,7 +165,7 @@ class HookRunner(msgspec.Struct):
             if self.probe is not None:
                 self.probe.end_named(hook.phase)
 
-    async def stage(self, work: Callable[[Current], Coroutine[Any, Any, T]]) -> T:
+    async def stage(self, work: Callable[[RunningStage], Coroutine[Any, Any, T]]) -> T:
         """Run *work*, which calls the hooks of a stage, within the hook timeout."""
         current = self._current()
         started = Started(work(current), self.spares)
@@ -182,11 +182,11 @@ class HookRunner(msgspec.Struct):
         """Return the answer of one hook, within the hook timeout."""
         return await self.stage(lambda at: at.call(hook, *given))
 
-    def _current(self) -> Current:
-        return Current(self) if self.watch is None else _Watched(self, self.watch)
+    def _current(self) -> RunningStage:
+        return RunningStage(self) if self.watch is None else _TracedStage(self, self.watch)
 
 
-class Current:
+class RunningStage:
     """The running stage, and the hook that is being called."""
 
     __slots__ = ("_probe", "hook")
@@ -216,7 +216,7 @@ class Current:
                 probe.end_named(hook.phase)
 
 
-class _Watched(Current):
+class _TracedStage(RunningStage):
     """A stage whose hooks are traced."""
 
     __slots__ = ("_watch",)

@@ -56,11 +56,11 @@ from standfast.plugins.registrar import Contributions, PluginRegistrar, collect_
 from standfast.plugins.running import (
     AT_HOME,
     BuildStep,
-    Current,
     HookRunner,
     NoAnswer,
     PluginPlace,
     RegisteredHook,
+    RunningStage,
     all_within,
     at_once,
     described,
@@ -180,7 +180,7 @@ class PluginSession(PluginStates):
     # The context of a model call
 
     async def prepare_turn_context(
-        self, ctx: contexts.TurnTransformContext, messages: list[Message], at: Current
+        self, ctx: contexts.TurnTransformContext, messages: list[Message], at: RunningStage
     ) -> list[Message]:
         """Apply the transforms to *messages*, one after the other."""
         copy = messages.copy()
@@ -193,7 +193,7 @@ class PluginSession(PluginStates):
         return messages
 
     async def compact_context(
-        self, ctx: contexts.CompactionContext, at: Current
+        self, ctx: contexts.CompactionContext, at: RunningStage
     ) -> contexts.ContextCompaction | None:
         """Return the first compaction of earlier turns that a compactor returns, or None."""
         for hook in self._hooks["compactor"]:
@@ -203,7 +203,7 @@ class PluginSession(PluginStates):
         return None
 
     async def collect_prompt_contributions(
-        self, ctx: contexts.PromptHookContext, at: Current, by: dict[int, str] | None = None
+        self, ctx: contexts.PromptHookContext, at: RunningStage, by: dict[int, str] | None = None
     ) -> list[PromptContribution]:
         """Return the plugins' contributions to the prompt, in order and without duplicates.
 
@@ -224,7 +224,7 @@ class PluginSession(PluginStates):
         if not hooks:
             return []
 
-        async def work(at: Current) -> list[OwnedDirective]:
+        async def work(at: RunningStage) -> list[OwnedDirective]:
             found: list[OwnedDirective] = []
             for hook in hooks:
                 if (answer := await at.call(hook, ctx)) is not None:
@@ -248,7 +248,7 @@ class PluginSession(PluginStates):
     async def review_call(self, ctx: contexts.ToolCallHookContext) -> CallReview:
         """Ask the plugins about a call; raise `PluginConflict` if they cannot agree on its arguments."""
 
-        async def work(at: Current) -> CallReview:
+        async def work(at: RunningStage) -> CallReview:
             async def ask(hook: RegisteredHook, now: contexts.ToolCallHookContext) -> list[OwnedDirective]:
                 return answers.read_directives(hook, await at.call(hook, now))
 
@@ -264,7 +264,7 @@ class PluginSession(PluginStates):
     async def review_result(self, ctx: contexts.ToolResultHookContext) -> ResultReview:
         """Ask the plugins about a result; each sees it as changed by the plugins before it."""
 
-        async def work(at: Current) -> ResultReview:
+        async def work(at: RunningStage) -> ResultReview:
             review = ResultReview(ctx)
             for hook in self._hooks["after_tool_call"]:
                 review.take(answers.read_directives(hook, await at.call(hook, review.context)))
@@ -297,7 +297,7 @@ class PluginSession(PluginStates):
     ) -> list[PluginOwned[T]]:
         """Call the hooks one after the other; each gets the *field* as the one before it returned it."""
 
-        async def work(at: Current) -> list[PluginOwned[T]]:
+        async def work(at: RunningStage) -> list[PluginOwned[T]]:
             now, found = ctx, []
             for hook in self._hooks[kind]:
                 made = read(hook, await at.call(hook, now))
@@ -513,7 +513,7 @@ class PluginHost:
         factories: Iterable[object],
         tools: ToolRegistry,
         *,
-        shelf_of: Any,
+        storage_of: Any,
         report: Report,
         runner: HookRunner | None = None,
         read_attachment: Any = None,
@@ -528,7 +528,7 @@ class PluginHost:
                 )
         self.tools = tools
         self.runner = runner or HookRunner()
-        self._shelf_of = shelf_of
+        self._storage_of = storage_of
         self.report = report
         self.shared_artifact: tuple[object, Any] = (None, None)
         """The catalog that sessions with the same tools share, and the registry settings it is built from."""
@@ -584,7 +584,7 @@ class PluginHost:
             ctx = PluginSessionContext(
                 session_id=build.session_id,
                 extensions=extensions,
-                shelf=self._shelf_of(factory.id),
+                storage=self._storage_of(factory.id),
                 options=build.authority.plugin_options,
                 parent_session_id=build.parent_session_id,
                 subagent=build.authority.subagent,

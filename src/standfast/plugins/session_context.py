@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from standfast.durable.effects import Kept
+from standfast.durable.effects import KeptState
 from standfast.errors import UnknownTool
 from standfast.model.capability import SessionToolAccess, ToolState
 from standfast.model.plugin_state import (
@@ -366,15 +366,15 @@ class SessionContext:
         self._stored.journaled = settings
         return self.plugins.tool_registry.export_state()
 
-    async def kept(self, *, tolerant: bool) -> Kept:
+    async def kept(self, *, tolerant: bool) -> KeptState:
         """Return the state of plugins, tools and options, unless the store already has it."""
         if self.is_stored():
-            return Kept()
+            return KeptState()
         await self.plugins.take_states()
         snapshot, blobs = self.plugins.snapshot(tolerant=tolerant)
         execution = self.execution.changed()
         record = state_record(self._state(snapshot))
-        return Kept(record, blobs if execution is None else (*blobs, *execution[1]))
+        return KeptState(record, blobs if execution is None else (*blobs, *execution[1]))
 
     def state(self) -> SessionState:
         """Return the current state."""

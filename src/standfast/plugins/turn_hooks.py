@@ -23,7 +23,7 @@ import msgspec
 from standfast import errors
 from standfast.graph.history import answered
 from standfast.machine.commands import PrepareCall, RunHooks
-from standfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Input, Keep, ToolSettled, View
+from standfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Input, KeptRange, ToolSettled, View
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.canonical import Json, digest_bytes, encode_sorted
 from standfast.model.capability import CallStatus, Capability, ExternalCallRecord, SideEffect
@@ -40,9 +40,9 @@ from standfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
 from standfast.model.session import SessionHead
 from standfast.plugins import contexts, protocol
 from standfast.plugins.answers import read_switch
-from standfast.plugins.directives import Composed, compose, compose_call
+from standfast.plugins.directives import ComposedRuling, compose, compose_call
 from standfast.plugins.plugin_states import STAGE, CallStage
-from standfast.plugins.running import Current, described
+from standfast.plugins.running import RunningStage, described
 from standfast.plugins.runtime_services import Cost, RuntimeServices
 from standfast.plugins.session import answers_for_model
 from standfast.plugins.session_context import SessionContext
@@ -407,7 +407,7 @@ class TurnHooks:
             ruling=self._account.charge(ruling),
         )
 
-    async def _carry_out(self, key: str, composed: Composed) -> Ruling:
+    async def _carry_out(self, key: str, composed: ComposedRuling) -> Ruling:
         """Create the sessions and write the traces that plugins requested; return the ruling."""
         for number, one in enumerate(composed.sessions, 1):
             try:
@@ -446,7 +446,9 @@ class TurnHooks:
         ruling = self._account.charge(prepared.ruling)
         return msgspec.structs.replace(prepared, at_ms=self._now(), ruling=ruling)
 
-    async def _prepared(self, at: Current, command: PrepareCall, make_request: MakeRequest) -> CallPrepared:
+    async def _prepared(
+        self, at: RunningStage, command: PrepareCall, make_request: MakeRequest
+    ) -> CallPrepared:
         plugins, machine = self._plugins, self._machine
         hooks, hosts = plugins.contributions.hooks, plugins.hosts
         compaction = await self._compact(at, command) if hooks["compactor"] else None
@@ -490,7 +492,7 @@ class TurnHooks:
         layers = self._layers if own is None else (*self._layers, ("turn", own))
         return tuple((part.by, len(part.content)) for part in named_parts(layers, self._preamble, added))
 
-    async def _compact(self, at: Current, command: PrepareCall) -> FrameSwitch | None:
+    async def _compact(self, at: RunningStage, command: PrepareCall) -> FrameSwitch | None:
         plugins, machine, history = self._plugins, self._machine, self._history
         if machine.compaction is not None or not history:
             return None
@@ -510,7 +512,7 @@ class TurnHooks:
         return FrameSwitch(frame_id=frame_id, reason=made.reason, seed=tuple(made.seed))
 
     async def _switch(
-        self, at: Current, command: PrepareCall, shown: list[Message], request: ModelRequest
+        self, at: RunningStage, command: PrepareCall, shown: list[Message], request: ModelRequest
     ) -> FrameSwitch | None:
         """Ask the protocol whether the turn switches frames instead of calling the model."""
         plugins, machine, session, hosts = (
@@ -854,10 +856,10 @@ def view_of(base: list[Message], shown: list[Message]) -> View | None:
         place = places.get(id(message))
         if place is None:
             view.append(message)
-        elif view and isinstance(view[-1], Keep) and view[-1].stop == place:
-            view[-1] = Keep(start=view[-1].start, stop=place + 1)
+        elif view and isinstance(view[-1], KeptRange) and view[-1].stop == place:
+            view[-1] = KeptRange(start=view[-1].start, stop=place + 1)
         else:
-            view.append(Keep(start=place, stop=place + 1))
+            view.append(KeptRange(start=place, stop=place + 1))
     return tuple(view)
 
 
@@ -865,7 +867,7 @@ def apply_view(base: list[Message], view: View) -> list[Message]:
     """Return the messages that a view shows, with a result for every call."""
     found: list[Message] = []
     for one in view:
-        if isinstance(one, Keep):
+        if isinstance(one, KeptRange):
             found.extend(base[one.start : one.stop])
         else:
             found.append(one)

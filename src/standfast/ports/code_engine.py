@@ -184,7 +184,7 @@ Check = Literal["calls", "types", "session"]
 """
 
 
-class Touched(msgspec.Struct, frozen=True):
+class NamesRead(msgspec.Struct, frozen=True):
     """The outside names that code reads, each with the literal keys that it reads (None: any key)."""
 
     names: dict[str, frozenset[str] | None]
@@ -201,7 +201,7 @@ class CodeEngine(Protocol):
     ) -> list[Diagnostic]:
         """Return the problems of *code* without running any of it. *inputs* are read-only names."""
 
-    def touched(self, code: str, names: Collection[str]) -> Touched:
+    def touched(self, code: str, names: Collection[str]) -> NamesRead:
         """Return which of *names* the code reads."""
 
     def names(self, state: bytes) -> list[str]:

@@ -268,7 +268,7 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: frozenset[str]
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class SessionWork(msgspec.Struct, frozen=True, kw_only=True):
     """A session with something to do: the turn to take over, or None if an input waits to begin one."""
 
     session_id: str
@@ -329,7 +329,7 @@ class StoreSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
 if TYPE_CHECKING:
 
-    class Description(TypedDict):
+    class SessionDescription(TypedDict):
         """The agent that works on a session. `metadata` and `code` stay unchanged if missing or None."""
 
         agent: str
@@ -413,7 +413,7 @@ class SessionStore(Protocol):
         are not read.
         """
 
-    async def describe(self, session_id: str, **description: Unpack[Description]) -> None:
+    async def describe(self, session_id: str, **description: Unpack[SessionDescription]) -> None:
         """Record the agent that now works on the session; raise `SessionNotFound` if it does not exist."""
 
     async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
@@ -671,7 +671,7 @@ class SessionStore(Protocol):
 
     async def offer(
         self, now_ms: int, offer_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...] = ()
-    ) -> list[Work]:
+    ) -> list[SessionWork]:
         """Return up to *limit* sessions of these agents that have a turn to begin or to continue.
 
         A store for many machines does not offer them to another caller for *offer_ms*. An offer is not a

@@ -34,7 +34,7 @@ class HookWatch(Protocol):
     ) -> AbstractContextManager[object]: ...
 
 
-class Under(msgspec.Struct, frozen=True, gc=False):
+class EnclosingSpan(msgspec.Struct, frozen=True, gc=False):
     """The span in a turn's trace that encloses an operation."""
 
     session_id: str
@@ -42,5 +42,5 @@ class Under(msgspec.Struct, frozen=True, gc=False):
     span_id: str
 
 
-UNDER: Final[ContextVar[Under | None]] = ContextVar("standfast_trace_under", default=None)
+UNDER: Final[ContextVar[EnclosingSpan | None]] = ContextVar("standfast_trace_under", default=None)
 """The span of the hook or tool call that the current code runs in; None outside of one or without a trace."""

@@ -174,7 +174,7 @@ def _names(model_id: str, served_model: str) -> Iterator[_Name]:
 
 
 def _members(model_id: str) -> list[str]:
-    """Return the models that a name stands for."""
+    """Return the models that a name refers to."""
     if not model_id.startswith(_SEVERAL):
         return [model_id]
     return model_id.removeprefix(_SEVERAL).split("|")

@@ -83,7 +83,7 @@ def _unknown(model: str) -> InvalidArgument | ProviderUnavailable:
         similar = difflib.get_close_matches(provider, ("scripted", *VENDORS), n=2)
         close = [f"{one}:{name or 'MODEL'}" for one in similar]
     hint = f"did you mean {' or '.join(map(repr, close))}? {_LIST}" if close else f"{_FORM}; {_LIST}"
-    message = f"{model[:80]!r} names no model"
+    message = f"{model[:80]!r} is not the name of a model"
     if provider and name and provider not in ("scripted", *VENDORS):
         return ProviderUnavailable(provider[:80], message, hint=hint)
     return InvalidArgument(message, hint=hint)

@@ -50,4 +50,4 @@ def read_settings(given: Mapping[str, Any]) -> ModelSettings:
         return msgspec.convert(given, ModelSettings)
     except msgspec.ValidationError as error:
         names = ", ".join(ModelSettings.__struct_fields__)
-        raise InvalidArgument(f"the model's settings: {error}", hint=f"there are {names}") from None
+        raise InvalidArgument(f"the model's settings: {error}", hint=f"the settings are {names}") from None

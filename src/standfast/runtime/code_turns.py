@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from standfast.durable.driver import Driven, TurnDriver
-from standfast.durable.effects import Kept
+from standfast.durable.effects import KeptState
 from standfast.durable.journal import LeaseKeeper, replay
 from standfast.machine.commands import Command, RunTool
 from standfast.machine.inputs import Input, TurnStarted
@@ -61,7 +61,7 @@ _DROP_EVERY_MS: Final = 3_600_000
 
 _PREAMBLE: Final = TurnDriverPreamble(host=StandardHost)
 _OWN: Final = (SLEEP, RUN_CODE)
-_NOTHING_KEPT: Final = Kept()
+_NOTHING_KEPT: Final = KeptState()
 
 
 @functools.cache
@@ -173,12 +173,14 @@ class SandboxMemory(ExecutionMemory):
         blobs, self._blobs = self._blobs, ()
         return blobs
 
-    async def kept(self, *, tolerant: bool) -> Kept:
+    async def kept(self, *, tolerant: bool) -> KeptState:
         if not self._has_changed and not self.executor.dirty:
             return _NOTHING_KEPT
         changed = self.changed()
         assert self.entry is not None
-        return Kept(state_record(SessionState(execution=self.entry)), () if changed is None else changed[1])
+        return KeptState(
+            state_record(SessionState(execution=self.entry)), () if changed is None else changed[1]
+        )
 
 
 class _TraceObserver:
@@ -392,9 +394,9 @@ def _open_spans(
     commands: list[Command],
 ) -> TurnSpans:
     """Open the spans of a new turn, or those that are open according to the journal of a resumed turn."""
-    from standfast.trace.turn_spans import TurnAbout, TurnSpans  # only a sandbox that keeps a trace needs it
+    from standfast.trace.turn_spans import TracedTurn, TurnSpans  # only a sandbox that keeps a trace needs it
 
-    spans = TurnSpans(tracer, TurnAbout(begun.head.session_id, SANDBOX_AGENT, "", RUN_CODE), machine)
+    spans = TurnSpans(tracer, TracedTurn(begun.head.session_id, SANDBOX_AGENT, "", RUN_CODE), machine)
     if started is None:
         assert isinstance(begun, Takeover)
         spans.taken_up(begun.input, begun.journal)

@@ -77,16 +77,16 @@ async def with_instructions(
     if PromptSlot.INTRO in layer.replaces:  # the turn replaces all instructions
         return layer
     timeout_s = services.settings.hook_timeout_s
-    what = f"the function of the agent's instructions, for session {ctx.session_id},"
+    what = f"the agent's instructions function, for session {ctx.session_id},"
     try:
         async with asyncio.timeout(timeout_s) as limit:
             text = await call_user_function(function, ctx, what, services)
     except (Exception, SystemExit) as error:
         problem = f"it did not return within {timeout_s:g} s" if limit.expired() else described(error)
-        raise InstructionsFailed(f"the function of the agent's instructions failed: {problem}") from error
+        raise InstructionsFailed(f"the agent's instructions function failed: {problem}") from error
     if not isinstance(text, str):
         raise InstructionsFailed(
-            f"the function of the agent's instructions must return a str, got {type(text).__name__}"
+            f"the agent's instructions function must return a str, got {type(text).__name__}"
         )
     said = PromptContribution(content=text, slot=PromptSlot.INTRO)
     return msgspec.structs.replace(layer, contributions=(said, *layer.contributions))

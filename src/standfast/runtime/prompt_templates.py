@@ -31,7 +31,7 @@ class PromptTemplate(msgspec.Struct, frozen=True):
         wrong = [name for name in given if name not in known] or [name for name in known if name not in given]
         if wrong:
             raise InvalidArgument(
-                f"prompt {self.name!r} takes {', '.join(known) or 'no arguments'}; look at {wrong[0][:80]!r}"
+                f"prompt {self.name!r} takes {', '.join(known) or 'no arguments'}; check {wrong[0][:80]!r}"
             )
         return _PLACE.sub(lambda place: str(given[place[1]]), self.text)
 

@@ -17,7 +17,7 @@ from standfast.model.trace_record import TraceRecord
 from standfast.ports.session_store import SessionStore
 from standfast.runtime.sessions.time_travel import find_journal
 from standfast.trace.journal_spans import journal_spans
-from standfast.trace.turn_spans import TurnAbout
+from standfast.trace.turn_spans import TracedTurn
 
 MAX_TURNS: Final = 200
 """The most turns of subagents in the trace of one turn."""
@@ -30,7 +30,7 @@ async def turn_trace(
 
     async def read(head: SessionHead | None, session_id: str, turn_id: str) -> list[TraceRecord]:
         turn = await find_journal(store, session_id, turn_id)
-        about = TurnAbout(session_id, turn.record.agent, "" if head is None else head.model, RUN_CODE)
+        about = TracedTurn(session_id, turn.record.agent, "" if head is None else head.model, RUN_CODE)
         return journal_spans(turn, about, now_ms=now_ms, contents=contents)
 
     found = await read(await store.head(session_id), session_id, turn_id)

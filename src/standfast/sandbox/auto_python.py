@@ -39,7 +39,7 @@ from standfast.ports.code_engine import (
     CellStep,
     Check,
     CodeEngine,
-    Touched,
+    NamesRead,
 )
 from standfast.sandbox.monty.cell_engine import MontyCells
 from standfast.sandbox.monty.session_source import definitions_in
@@ -109,7 +109,7 @@ class AutoPython:
         there = self.cpython.check(code, state=b"", functions=functions, inputs=inputs, check="calls")
         return [*rest, *(one for one in there if one.code == Code.UNSUPPORTED_FEATURE)]
 
-    def touched(self, code: str, names: Collection[str]) -> Touched:
+    def touched(self, code: str, names: Collection[str]) -> NamesRead:
         return self.monty.touched(code, names)
 
     def names(self, state: bytes) -> list[str]:

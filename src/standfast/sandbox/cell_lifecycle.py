@@ -67,7 +67,7 @@ from standfast.ports.code_engine import (
     CellRequest,
     CellStep,
     Check,
-    Touched,
+    NamesRead,
 )
 from standfast.sandbox import run_errors
 from standfast.sandbox.workers import Watchdog, WorkerSlots
@@ -266,7 +266,7 @@ class SteppedCells(ABC):
         """Return every problem that can be found in the code without running any of it."""
 
     @abstractmethod
-    def touched(self, code: str, names: Collection[str]) -> Touched:
+    def touched(self, code: str, names: Collection[str]) -> NamesRead:
         """Return which of *names* the code reads."""
 
     @staticmethod

@@ -31,7 +31,7 @@ class WorkerDied(Exception):
     """The channel ended: the process was killed, crashed, or broke the protocol."""
 
 
-class Line(NamedTuple):
+class WorkerChannel(NamedTuple):
     """A channel to a worker: the host's end, the worker's stdin, and its stdout if that is another handle."""
 
     frames: Frames
@@ -39,13 +39,13 @@ class Line(NamedTuple):
     stdout: int | None = None
 
 
-def socket_line(max_frame: int = MAX_FRAME) -> tuple[Line, socket.socket]:
+def socket_line(max_frame: int = MAX_FRAME) -> tuple[WorkerChannel, socket.socket]:
     """Create a channel over one socket pair; return it and the host's socket."""
     ours, theirs = socket.socketpair()
-    return Line(Frames.over(ours, max_frame), theirs.detach()), ours
+    return WorkerChannel(Frames.over(ours, max_frame), theirs.detach()), ours
 
 
-def pipe_line(max_frame: int = MAX_FRAME) -> Line:
+def pipe_line(max_frame: int = MAX_FRAME) -> WorkerChannel:
     """Create a channel with a pipe for each direction. Pipes wake the other side faster than sockets."""
     stdin, writes = os.pipe()
     reads, stdout = os.pipe()
@@ -54,13 +54,15 @@ def pipe_line(max_frame: int = MAX_FRAME) -> Line:
             OSError, AttributeError
         ):  # the kernel limits the total size of a user's pipes
             fcntl.fcntl(handle, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-    return Line(Frames(reads, writes, max_frame), stdin, stdout)
+    return WorkerChannel(Frames(reads, writes, max_frame), stdin, stdout)
 
 
 class WorkerProcess:
     """One process. The constructor starts it and does not wait until it is ready."""
 
-    def __init__(self, command: Sequence[str], line: Line, *, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], line: WorkerChannel, *, env: Mapping[str, str] | None = None
+    ) -> None:
         self._killing = threading.Lock()
         self._frames = line.frames
         try:

@@ -39,8 +39,7 @@ class Killable(Protocol):
 
 
 class SlotWorker(Killable, Protocol):
-    """A worker in a slot. `warm` is true if it was kept for its session; `version` identifies the state that
-    it holds, None if that is unknown."""
+    """A worker in a slot. `warm`: it was kept for its session. `version` names its state, if known."""
 
     warm: bool
 

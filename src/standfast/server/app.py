@@ -31,9 +31,9 @@ from standfast.runtime.sandbox import Sandbox
 from standfast.runtime.sessions.directory import agents_by_name
 from standfast.server import mcp_endpoint
 from standfast.server.audit import AuditLog
-from standfast.server.calls import JSON, Call, Pages, Route, ServerState, convert_query, whole_numbers
+from standfast.server.calls import JSON, BrowserPages, Call, Route, ServerState, convert_query, whole_numbers
 from standfast.server.credentials import Authenticator, Credential, Scope, Tokens
-from standfast.server.gate import Gate
+from standfast.server.gate import OriginGate
 from standfast.server.limits import CredentialLimiter, Limits
 from standfast.server.openapi import PATH_PATTERNS, openapi_document
 from standfast.server.problems import (
@@ -77,7 +77,7 @@ def create_app(
     webhook_secrets: Mapping[str, str] | None = None,
     audit_file: Path | None = None,
     trace_file: str | None = None,
-    pages: Pages | None = None,
+    pages: BrowserPages | None = None,
     publish_agent_card: bool = False,
 ) -> ServerApp:
     """Return an ASGI application that serves *runtime*. It can also be mounted inside another application.
@@ -101,7 +101,7 @@ def create_app(
     return ServerApp(
         runtime,
         known,
-        Gate(allow_hosts, allow_origins),
+        OriginGate(allow_hosts, allow_origins),
         CredentialLimiter(limits or Limits(), SystemClock().monotonic),
         auth=auth,
         sandbox=sandbox,
@@ -120,7 +120,7 @@ class ServerApp:
         self,
         runtime: Runtime,
         agents: Mapping[str, AgentDefinition[Any, Any]],
-        gate: Gate,
+        gate: OriginGate,
         limiter: CredentialLimiter,
         *,
         auth: Authenticator | None,
@@ -128,7 +128,7 @@ class ServerApp:
         webhook_secrets: Mapping[str, str],
         audit: AuditLog,
         trace_file: str | None,
-        pages: Pages | None = None,
+        pages: BrowserPages | None = None,
         routes: tuple[Route, ...] = ROUTES,
     ) -> None:
         self._runtime = runtime
@@ -405,7 +405,7 @@ async def _read(receive: Receive, limit: int) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise RequestRefused(400, Code.CANCELLED, "the client has left")
+            raise RequestRefused(400, Code.CANCELLED, "the client disconnected")
         part = message.get("body", b"")
         size += len(part)
         if size > limit:

@@ -144,7 +144,7 @@ def _refused(message: str) -> RequestRefused:
         401,
         Code.UNAUTHENTICATED,
         message,
-        hint="send Webhook-Id, Webhook-Timestamp and Webhook-Signature, as Standard Webhooks have them",
+        hint="send Webhook-Id, Webhook-Timestamp and Webhook-Signature, as in Standard Webhooks",
         headers={"www-authenticate": "Signature"},
     )
 

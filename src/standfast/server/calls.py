@@ -70,7 +70,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pages:
+class BrowserPages:
     """Routes for browsers, beside the API. They are not in the OpenAPI document.
 
     problem: returns the page that shows an error with this status. Other sites may link to the pages.

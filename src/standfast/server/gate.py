@@ -27,7 +27,7 @@ _ALLOWED_HEADERS: Final = (
 )
 
 
-class Gate:
+class OriginGate:
     """The host names of this server and the origins that may use it."""
 
     def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
@@ -44,7 +44,7 @@ class Gate:
             raise RequestRefused(
                 421,
                 Code.PERMISSION_DENIED,
-                f"this server has no name {host[:100]!r}",
+                f"{host[:100]!r} is not a name of this server",
                 hint="the operator adds names with --allow-host",
             )
         origin = headers.get("origin")

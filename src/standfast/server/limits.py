@@ -58,7 +58,7 @@ class _Meter:
         return 0.0
 
 
-class Use:
+class ResourceUse:
     """One open stream or turn. It counts until it is closed."""
 
     __slots__ = ("_counts", "_kind")
@@ -103,19 +103,19 @@ class CredentialLimiter:
         if wait_s:
             raise _too_many("requests without a valid credential from this address", wait_s)
 
-    def use_stream(self, credential_id: str) -> Use:
+    def use_stream(self, credential_id: str) -> ResourceUse:
         """Count an open stream until it is closed; raise 429 if the credential has too many."""
         return self._use(credential_id, "streams", self.limits.streams)
 
-    def use_turn(self, credential_id: str) -> Use:
+    def use_turn(self, credential_id: str) -> ResourceUse:
         """Count a turn or run until it is closed; raise 429 if the credential has too many."""
         return self._use(credential_id, "turns", self.limits.turns)
 
-    def _use(self, credential_id: str, kind: Literal["streams", "turns"], most: int) -> Use:
+    def _use(self, credential_id: str, kind: Literal["streams", "turns"], most: int) -> ResourceUse:
         counts = self._meter(credential_id, float(self.limits.burst)).open
         if counts[kind] >= most:
             raise _too_many(f"{kind} at once: this credential may have {most}", 1.0)
-        return Use(counts, kind)
+        return ResourceUse(counts, kind)
 
     def _meter(self, key: str, full: float) -> _Meter:
         meter = self._meters.get(key)

@@ -92,7 +92,9 @@ async def trace(call: Call) -> Trace:
     wanted = asked.turn_id
     if file is None:
         if wanted is None:
-            raise InvalidArgument("which turn? pass turn_id", hint="or start the server with --trace FILE")
+            raise InvalidArgument(
+                "turn_id is missing", hint="pass turn_id, or start the server with --trace FILE"
+            )
         session = call.runtime.session_handle(head.session_id)
         return Trace(records=tuple(await session.spans(wanted)))
     found = [

@@ -1,4 +1,4 @@
-"""Stores: `memory_sessions` in memory, `sqlite.sessions` in a file; `rules` has the decisions they share."""
+"""Stores in memory, in SQLite files and in PostgreSQL; `rules` has the decisions that they share."""
 
 from __future__ import annotations
 

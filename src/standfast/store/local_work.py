@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from standfast.ports.session_store import SessionStore, Work
+from standfast.ports.session_store import SessionStore, SessionWork
 
 
 async def offer(
     store: SessionStore, now_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...]
-) -> list[Work]:
+) -> list[SessionWork]:
     """Return up to *limit* sessions of these agents with work, except turns that need engines *without*."""
     found = [
-        Work(session_id=record.session_id, turn_id=record.turn_id)
+        SessionWork(session_id=record.session_id, turn_id=record.turn_id)
         for record in await store.unfinished(now_ms)
         if record.agent in agents
         and (record.cancel_requested or record.summary is None or record.summary.engine not in without)
@@ -18,7 +18,7 @@ async def offer(
     for session_id in await store.with_queued():
         head = await store.head(session_id)
         if head is not None and head.agent in agents:
-            found.append(Work(session_id=session_id, turn_id=None))
+            found.append(SessionWork(session_id=session_id, turn_id=None))
     import random  # slow to import, and needed only by workers
 
     random.shuffle(found)  # otherwise sessions that cannot run could block all others

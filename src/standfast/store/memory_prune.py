@@ -1,4 +1,4 @@
-"""Deletes old sessions and records, frames, abandoned branches and unused blobs, as `sqlite.prune` does."""
+"""Deletes old sessions and records, frames, abandoned branches and unused blobs, as `sql.prune` does."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class MemorySessionStore:
 
     async def offer(
         self, now_ms: int, offer_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...] = ()
-    ) -> list[port.Work]:
+    ) -> list[port.SessionWork]:
         return await local_work.offer(self, now_ms, agents, limit, without)
 
     def listen(self, hear: Callable[[str], None]) -> Callable[[], None]:
@@ -99,7 +99,7 @@ class MemorySessionStore:
         ]
         return sorted(found, key=rules.head_order, reverse=True)[:limit]
 
-    async def describe(self, session_id: str, **description: Unpack[port.Description]) -> None:
+    async def describe(self, session_id: str, **description: Unpack[port.SessionDescription]) -> None:
         with self._lock:
             row = self._tables.row(session_id)
             row.head = rules.described(row.head, **description)

@@ -23,7 +23,7 @@ from standfast.model.trigger import Trigger
 from standfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, StateRecord, TurnStates
 from standfast.store import rules
 from standfast.store.memory_archive import ArchiveTable, archive
-from standfast.store.rules import PlacedTask, Spot, StatePlace, state_id, state_key
+from standfast.store.rules import PlacedTask, ReachableNode, StatePlace, state_id, state_key
 
 _NO_SESSION = ""
 _MAX_JOURNALS: Final = 1_000
@@ -258,7 +258,7 @@ class Tables:
                 return state_id(key)
         segment_id = split_node_id(branch.leaf)[0]
         own = self.graph.segments[segment_id].session_id == row.head.session_id
-        spot = Spot(branch.leaf, branch.depth, own, self.segment_states.get(segment_id))
+        spot = ReachableNode(branch.leaf, branch.depth, own, self.segment_states.get(segment_id))
         return state_id(rules.held_at(self._state_place, state_key(row.head.state), spot))
 
     def turn_states(self, turn_id: str) -> TurnStates | None:

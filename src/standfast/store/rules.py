@@ -148,7 +148,7 @@ def forked(
     )
 
 
-def described(head: SessionHead, **description: Unpack[port.Description]) -> SessionHead:
+def described(head: SessionHead, **description: Unpack[port.SessionDescription]) -> SessionHead:
     """Return *head* with another description."""
     changes = {name: value for name, value in description.items() if value is not None}
     return _replace(head, **changes | {"host": dict(description["host"])})
@@ -526,7 +526,7 @@ FindState = Callable[[int], StatePlace | None]
 """Returns the place of a state, or None if it was pruned."""
 
 
-class Spot(NamedTuple):
+class ReachableNode(NamedTuple):
     """A node that a session can reach; `own` means that the session itself appended its segment."""
 
     node: str
@@ -548,7 +548,7 @@ def state_key(name: str | None) -> int | None:
     return int(number) if number.isascii() and number.isdigit() and len(number) < 19 else None
 
 
-def held_at(find: FindState, end: int | None, spot: Spot) -> int | None:
+def held_at(find: FindState, end: int | None, spot: ReachableNode) -> int | None:
     """Return the state that was current at a node, for the session whose line ends with *end*.
 
     It is found on the session's own line if that passes the node. A node that the session appended may be on

@@ -147,7 +147,7 @@ def _fields_of(cls: type) -> dict[str, Any] | None:
         return None
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
-    except Exception:  # msgspec reports annotations that cannot be resolved, in words of its own
+    except Exception:  # msgspec itself reports annotations that cannot be resolved
         return None
     return {name: hint for name, hint in hints.items() if get_origin(hint) is not typing.ClassVar}
 

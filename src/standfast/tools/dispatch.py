@@ -40,7 +40,7 @@ from standfast.model.capability import SettledCall, ToolCallContext
 from standfast.model.limits import SANDBOX_TIMEOUT_MS
 from standfast.model.trace_record import span_id_of
 from standfast.ports.clock import Clock
-from standfast.ports.trace import UNDER, Under
+from standfast.ports.trace import UNDER, EnclosingSpan
 from standfast.tools.context import RunContext
 from standfast.tools.loop_threads import LoopJob, LoopThread, LoopThreads, Then
 from standfast.tools.registered_tool import Admission, Admitted, NeedsApproval, RegisteredTool
@@ -348,7 +348,9 @@ def _enter_span(call: Admitted) -> None:
     """Set the span of *call* in the context of its handler."""
     about = call.run_context
     if about is not None and about.turn_id:
-        UNDER.set(Under(about.session_id, about.turn_id, span_id_of(about.turn_id, f"tool.{about.call_id}")))
+        UNDER.set(
+            EnclosingSpan(about.session_id, about.turn_id, span_id_of(about.turn_id, f"tool.{about.call_id}"))
+        )
 
 
 def _call_handler(running: RunningCall) -> Then | None:

@@ -17,16 +17,16 @@ _HAS_SECTIONS = re.compile(
 )
 
 
-class Docs(msgspec.Struct, frozen=True):
+class DocstringTexts(msgspec.Struct, frozen=True):
     description: str = ""
     parameters: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-def read_docstring(function: Callable[..., Any]) -> Docs:
+def read_docstring(function: Callable[..., Any]) -> DocstringTexts:
     """Split a function's docstring into its description and its parameters' descriptions."""
     text = inspect.getdoc(function) or ""
     if not _HAS_SECTIONS.search(text):
-        return Docs(description=text.strip())
+        return DocstringTexts(description=text.strip())
     # griffe is imported only here: importing it takes longer than the rest of the package together.
     from griffe import Docstring, DocstringSectionKind, parse_auto
 
@@ -40,4 +40,4 @@ def read_docstring(function: Callable[..., Any]) -> Docs:
             words.append(section.value)
         elif section.kind is DocstringSectionKind.parameters:
             parameters.update({item.name: item.description.strip() for item in section.value})
-    return Docs(description="\n\n".join(words).strip(), parameters=parameters)
+    return DocstringTexts(description="\n\n".join(words).strip(), parameters=parameters)

@@ -46,7 +46,7 @@ _CHUNK_BYTES: Final = 1 << 16
 _LAST_WORDS_S: Final = 1.0
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class FunctionLocation(msgspec.Struct, frozen=True, kw_only=True):
     """Where a tool's function is, and the contract that it was registered with. `path` is `sys.path`."""
 
     name: str
@@ -59,7 +59,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 class IsolatedCall(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str
-    target: Target
+    target: FunctionLocation
     args: list[Json]
     kwargs: dict[str, Json]
 
@@ -92,7 +92,7 @@ def isolated(tool: RegisteredTool) -> RegisteredTool:
             hint="define it with def at the top level of a module that is in a file",
         )
     spec = names.get("__spec__")
-    target = Target(
+    target = FunctionLocation(
         name=tool.name,
         file=os.path.abspath(file),
         module=spec.name if spec is not None else str(names.get("__name__", "__main__")),
@@ -115,7 +115,7 @@ class _TooLarge(Exception):
 class _Workers:
     """The worker processes of one tool."""
 
-    def __init__(self, target: Target, capability: Capability) -> None:
+    def __init__(self, target: FunctionLocation, capability: Capability) -> None:
         self._target = target
         self._name = capability.name
         self._limits = capability.limits

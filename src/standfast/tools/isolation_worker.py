@@ -28,7 +28,7 @@ import msgspec
 from standfast.errors import Code, InvalidArgument, StandfastError, ToolError, ValueTooLarge
 from standfast.model.canonical import Json
 from standfast.tools.decorator import Tool
-from standfast.tools.isolation import HEADER, IsolatedCall, ProcessAnswer, ProcessFailure, Target
+from standfast.tools.isolation import HEADER, FunctionLocation, IsolatedCall, ProcessAnswer, ProcessFailure
 from standfast.tools.module_file import load_file
 from standfast.tools.registered_tool import Signature
 from standfast.tools.schema import read_signature
@@ -81,7 +81,7 @@ def _receive(source: int, requests: queue.SimpleQueue[bytes]) -> None:
     os._exit(0)
 
 
-def _find(target: Target) -> tuple[Callable[..., Any], Signature]:
+def _find(target: FunctionLocation) -> tuple[Callable[..., Any], Signature]:
     sys.path[:] = target.path
     try:
         found: Any = _load(target)
@@ -103,7 +103,7 @@ def _find(target: Target) -> tuple[Callable[..., Any], Signature]:
     return found.function, found.registered.signature
 
 
-def _load(target: Target) -> ModuleType:
+def _load(target: FunctionLocation) -> ModuleType:
     """Import the module by name if that finds the same file; otherwise load the file itself."""
     origin = None
     with contextlib.suppress(Exception):  # a parent that cannot be imported or is not a package

@@ -464,7 +464,7 @@ class SharedLoop:
     def __init__(self, threads: LoopThreads) -> None:
         self._threads = threads
         self._lock = threading.Lock()
-        self._room: _Room | None = None
+        self._room: _OwnerJobs | None = None
 
     async def run(self, work: Work[T]) -> T:
         """Await *work* on the owner's loop."""
@@ -473,7 +473,7 @@ class SharedLoop:
         with self._lock:
             room, is_new = self._room, False
             if room is None or not room.take(job):
-                room, is_new = _Room(job, self._close), True
+                room, is_new = _OwnerJobs(job, self._close), True
                 self._room = room
         if is_new:
             self._threads.start(room.job)
@@ -485,7 +485,7 @@ class SharedLoop:
                     if self._room is room:
                         self._room = None
 
-    def _close(self, room: _Room) -> bool:
+    def _close(self, room: _OwnerJobs) -> bool:
         """End *room* unless more work has arrived."""
         with self._lock:
             if room.has_work:
@@ -495,10 +495,10 @@ class SharedLoop:
             return True
 
 
-class _Room:
+class _OwnerJobs:
     """A thread while it serves one owner: it runs the first job directly, and later ones as tasks."""
 
-    def __init__(self, first: LoopJob[Any], close: Callable[[_Room], bool]) -> None:
+    def __init__(self, first: LoopJob[Any], close: Callable[[_OwnerJobs], bool]) -> None:
         self._first = first
         self._close = close
         self._loop: asyncio.AbstractEventLoop | None = None

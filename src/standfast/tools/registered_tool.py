@@ -19,7 +19,7 @@ from standfast.model.canonical import Json
 from standfast.model.capability import Capability, SettledCall, ToolCallContext
 from standfast.model.limits import SANDBOX_TIMEOUT_MS
 from standfast.tools.context import RunContext
-from standfast.tools.docstrings import Docs
+from standfast.tools.docstrings import DocstringTexts
 
 Handler = Callable[..., Any]
 
@@ -36,7 +36,7 @@ ToolLoop = Literal["own", "runtime"]
 """Where an async tool runs: on a loop of its own, or on the runtime's, which it must never block."""
 
 
-class Bound(msgspec.Struct, frozen=True):
+class CheckedArguments(msgspec.Struct, frozen=True):
     """Checked arguments: in the form that the handler takes, and by position and name for approval rules."""
 
     args: list[Any]
@@ -93,14 +93,14 @@ class Signature(msgspec.Struct, frozen=True):
     struct: type[msgspec.Struct]
     checks: type[msgspec.Struct] | None
     returns: Any
-    docs: Docs
+    docs: DocstringTexts
     input_schema: dict[str, Any]
     output_schema: dict[str, Any]
     takes_context: bool = False
     runs_code: bool = False
     """Whether converting arguments or a result runs Python code of the types, which may block."""
 
-    def bind(self, args: list[Json], kwargs: dict[str, Json]) -> Bound:
+    def bind(self, args: list[Json], kwargs: dict[str, Json]) -> CheckedArguments:
         """Check the arguments of a call and convert them to the types of the function's annotations."""
         if len(args) > self.positional:
             raise InvalidArgument(
@@ -128,7 +128,7 @@ class Signature(msgspec.Struct, frozen=True):
         known = {**values, **named}
         only = self.parameters[: self.positional_only]
         by_position = [values.pop(name) for name in only] if only else []
-        return Bound(by_position, values, list(known.values()), known)
+        return CheckedArguments(by_position, values, list(known.values()), known)
 
     def check_output(self, value: Json) -> None:
         """Raise `InvalidArgument` if a result does not match the function's return annotation."""
@@ -137,7 +137,9 @@ class Signature(msgspec.Struct, frozen=True):
         try:
             msgspec.convert(value, self.returns, dec_hook=decode_custom)
         except msgspec.ValidationError as error:
-            raise InvalidArgument(f"{self.name}() returned something else than declared: {error}") from None
+            raise InvalidArgument(
+                f"{self.name}() returned a value that does not match its declared type: {error}"
+            ) from None
 
 
 if TYPE_CHECKING:
@@ -224,17 +226,17 @@ class RegisteredTool(msgspec.Struct, frozen=True):
         """Return the tool with *changes* to its contract."""
         return msgspec.structs.replace(self, capability=msgspec.structs.replace(self.capability, **changes))
 
-    def bind(self, context: ToolCallContext) -> Bound:
+    def bind(self, context: ToolCallContext) -> CheckedArguments:
         """Check a call's arguments against the contract."""
         if self.signature is not None:
             bound = self.signature.bind(context.args, context.kwargs)
             if self.isolate:  # the worker process converts the values; only JSON crosses the pipe
-                return Bound([context], {}, bound.view_args, bound.view_kwargs)
+                return CheckedArguments([context], {}, bound.view_args, bound.view_kwargs)
             return bound
         named = check_against_schema(self.capability, context)
         if named is None:
-            return Bound([context], {}, list(context.args), {})
-        return Bound([context], {}, list(named.values()), named)
+            return CheckedArguments([context], {}, list(context.args), {})
+        return CheckedArguments([context], {}, list(named.values()), named)
 
     def call(self, context: ToolCallContext) -> Any:
         """Check the arguments and call the handler; for an async tool, return an awaitable."""
@@ -247,7 +249,9 @@ class RegisteredTool(msgspec.Struct, frozen=True):
             self.signature.check_output(value)
         elif self.capability.output_schema:
             _validate(
-                self.capability.output_schema, value, f"{self.name}() returned something else than declared"
+                self.capability.output_schema,
+                value,
+                f"{self.name}() returned a value that does not match its declared type",
             )
 
 
@@ -382,7 +386,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
     tool: RegisteredTool
     context: ToolCallContext
-    bound: Bound
+    bound: CheckedArguments
     session_id: str
     call_id: int
     request_digest: str

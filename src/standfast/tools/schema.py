@@ -26,7 +26,7 @@ from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
 from standfast.tools.constraints import checked_type, checked_types, field_default
 from standfast.tools.context import is_run_context, without_later
-from standfast.tools.docstrings import Docs, read_docstring
+from standfast.tools.docstrings import DocstringTexts, read_docstring
 from standfast.tools.registered_tool import CustomType, Signature, decode_custom, is_pydantic
 
 _JSON: Final = (str, int, float, bool, list, tuple, dict, set, frozenset, enum.Enum, type(None))
@@ -249,7 +249,7 @@ def encode_output(value: Any) -> object:
 
 
 def _field(
-    parameter: inspect.Parameter, hints: dict[str, Any], docs: Docs, name: str
+    parameter: inspect.Parameter, hints: dict[str, Any], docs: DocstringTexts, name: str
 ) -> tuple[str, Any] | tuple[str, Any, Any]:
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         raise InvalidArgument(

@@ -177,7 +177,7 @@ def _checked_output(tool: RegisteredTool, raw: object) -> Json:
     if isinstance(raw, Later):
         raise CallRefused(
             Code.TOOL_ERROR,
-            f"{tool.name}() answered with {type(raw).__name__}, which only a turn understands",
+            f"{tool.name}() returned {type(raw).__name__}, which is supported only in a turn",
         )
     limit = tool.capability.limits.max_response_bytes
     try:

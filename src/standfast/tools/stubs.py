@@ -6,7 +6,7 @@ that says what it is for::
     /** Look a place up. */
     declare function lookup(args: { x: number; y?: string }): Promise<string>;
 
-Types are read off JSON Schemas by `SchemaTypes`, for any language. `TypeScriptTypes` writes objects inline; a
+`SchemaTypes` derives types from JSON Schemas, for any language. `TypeScriptTypes` writes objects inline; a
 subclass that names them overrides `object_type`.
 
 Rules

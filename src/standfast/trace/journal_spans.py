@@ -23,7 +23,7 @@ from standfast.model.outcome import Waiting
 from standfast.model.trace_record import TraceRecord
 from standfast.ports.session_store import JournaledTurn
 from standfast.trace.tracer import Tracer
-from standfast.trace.turn_spans import TurnAbout, TurnSpans
+from standfast.trace.turn_spans import TracedTurn, TurnSpans
 
 _replace = msgspec.structs.replace
 
@@ -63,7 +63,7 @@ class _Journal:
 
 
 def journal_spans(
-    turn: JournaledTurn, about: TurnAbout, *, now_ms: int, contents: bool = False
+    turn: JournaledTurn, about: TracedTurn, *, now_ms: int, contents: bool = False
 ) -> list[TraceRecord]:
     """Return the records of a turn; with *contents*, including messages, arguments and results.
 

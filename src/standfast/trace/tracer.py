@@ -20,7 +20,7 @@ from standfast.model.canonical import Json
 from standfast.model.task import TaskRecord, TaskState
 from standfast.model.trace_record import TraceRecord, TraceStatus, span_id_of
 from standfast.ports.clock import Clock
-from standfast.ports.trace import UNDER, TraceSink, Under
+from standfast.ports.trace import UNDER, EnclosingSpan, TraceSink
 
 log: Final = logging.getLogger("standfast")
 
@@ -43,7 +43,7 @@ class Tracer:
     def __init__(self, sinks: TraceSink | Sequence[TraceSink], clock: Clock) -> None:
         given = sinks if isinstance(sinks, Sequence) else (sinks,)
         self.clock = clock
-        self._callers: dict[str, Under] = {}
+        self._callers: dict[str, EnclosingSpan] = {}
         self._takers = [(sink.record, bool(getattr(sink, "contents", False))) for sink in given]
         self.contents = any(wanted for _, wanted in self._takers)
 
@@ -93,13 +93,13 @@ class Tracer:
 
     # Turns that calls of other turns have begun
 
-    def called_by(self, turn_id: str, caller: Under) -> None:
+    def called_by(self, turn_id: str, caller: EnclosingSpan) -> None:
         """Remember the span that started a turn, evicting the oldest entry if there are too many."""
         self._callers[turn_id] = caller
         if len(self._callers) > _MOST_CALLERS:
             del self._callers[next(iter(self._callers))]
 
-    def caller_of(self, turn_id: str) -> Under | None:
+    def caller_of(self, turn_id: str) -> EnclosingSpan | None:
         """Return and forget the span that started a turn."""
         return self._callers.pop(turn_id, None)
 
@@ -113,7 +113,7 @@ class Tracer:
             return _NOTHING
         turn_id, call_id = getattr(about, "turn_id", ""), getattr(about, "call_id", 0)
         span_id = span_id_of(turn_id, f"tool.{call_id}" if call_id else "turn") if turn_id else ""
-        return _HookSpan(self, plugin_id, kind, Under(session_id, turn_id or "", span_id))
+        return _HookSpan(self, plugin_id, kind, EnclosingSpan(session_id, turn_id or "", span_id))
 
 
 class _HookSpan:
@@ -121,7 +121,7 @@ class _HookSpan:
 
     __slots__ = ("_at", "_began", "_kind", "_plugin_id", "_span_id", "_started_ms", "_token", "_tracer")
 
-    def __init__(self, tracer: Tracer, plugin_id: str, kind: str, at: Under) -> None:
+    def __init__(self, tracer: Tracer, plugin_id: str, kind: str, at: EnclosingSpan) -> None:
         self._tracer = tracer
         self._plugin_id = plugin_id
         self._kind = kind
@@ -130,7 +130,9 @@ class _HookSpan:
 
     def __enter__(self) -> None:
         at, clock = self._at, self._tracer.clock
-        self._token: Token[Under | None] = UNDER.set(Under(at.session_id, at.turn_id, self._span_id))
+        self._token: Token[EnclosingSpan | None] = UNDER.set(
+            EnclosingSpan(at.session_id, at.turn_id, self._span_id)
+        )
         self._started_ms = clock.now_ms()
         self._began = clock.monotonic()
 

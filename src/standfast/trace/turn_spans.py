@@ -34,7 +34,7 @@ from standfast.model.outcome import Approved, Denied, Ended, Finished, Stopped, 
 from standfast.model.trace_record import TraceKind, TraceRecord, TraceStatus, span_id_of
 from standfast.ports import model_provider
 from standfast.ports.session_store import JournalEntry
-from standfast.ports.trace import Under
+from standfast.ports.trace import EnclosingSpan
 from standfast.tools.tracebacks import exception_type_of, frames_of
 from standfast.trace.tracer import Tracer, span_under
 
@@ -49,7 +49,7 @@ _WAIT_STATUS: Final[dict[str, TraceStatus]] = {
 }  # fmt: skip
 
 
-class TurnAbout(msgspec.Struct, frozen=True):
+class TracedTurn(msgspec.Struct, frozen=True):
     """The session, agent and model of a turn. `cell_tool` is the tool that runs code, if there is one."""
 
     session_id: str
@@ -61,7 +61,7 @@ class TurnAbout(msgspec.Struct, frozen=True):
 class TurnSpans:
     """Records the spans of a turn. Called on the turn's event loop."""
 
-    def __init__(self, tracer: Tracer, about: TurnAbout, machine: TurnMachine) -> None:
+    def __init__(self, tracer: Tracer, about: TracedTurn, machine: TurnMachine) -> None:
         self.turn_id = machine.turn_id
         self.span_id = span_id_of(machine.turn_id)
         self._tracer = tracer
@@ -74,7 +74,7 @@ class TurnSpans:
         self._waits: dict[str, tuple[Wait, int]] = {}
         self._silent = False
 
-    def began(self, started: inputs.TurnStarted, caller: Under | None) -> None:
+    def began(self, started: inputs.TurnStarted, caller: EnclosingSpan | None) -> None:
         """Record that the turn began here, perhaps in a call of another turn."""
         self._started, self._started_ms = started, started.at_ms
         if caller is not None and caller.turn_id != self.turn_id:

@@ -94,7 +94,7 @@ class CellView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class MessageView:
     """A message from the user, or one that the host injected into a running turn."""
 
     node_id: str
@@ -104,7 +104,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replied:
+class ReplyView:
     """A model reply, with the calls that it requested."""
 
     node_id: str
@@ -116,7 +116,7 @@ class Replied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted:
+class EventView:
     """An event in the history: a turn that stopped, a new frame, a plugin's entry."""
 
     node_id: str
@@ -125,7 +125,7 @@ class Noted:
     error: ErrorObject | None = None
 
 
-Item = Said | Replied | Noted
+Item = MessageView | ReplyView | EventView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,22 +230,22 @@ def items_of(
                 items.append(_replied(node_id, payload, tuple(view_of(call) for call in calls)))
             case ToolMessage(call_id=call_id) if call_id not in shown:
                 call = ToolCall(call_id=call_id, name=payload.name, arguments=payload.edited_arguments)
-                items.append(Replied(node_id=node_id, text="", calls=(view_of(call),)))
+                items.append(ReplyView(node_id=node_id, text="", calls=(view_of(call),)))
             case TurnEnded(outcome=ended):
                 items.append(
-                    Noted(node_id=node_id, kind="stopped", text=str(ended.reason), error=ended.error)
+                    EventView(node_id=node_id, kind="stopped", text=str(ended.reason), error=ended.error)
                 )
             case FrameOpened(switch=switch):
                 items.append(
-                    Noted(node_id=node_id, kind="frame", text=f"A new frame begins: {switch.reason}")
+                    EventView(node_id=node_id, kind="frame", text=f"A new frame begins: {switch.reason}")
                 )
             case PluginNode(plugin_id=plugin_id, kind=kind, body=body):
                 text = f"{plugin_id} · {kind} {one_line(pretty(body))}"
-                items.append(Noted(node_id=node_id, kind="plugin", text=text))
+                items.append(EventView(node_id=node_id, kind="plugin", text=text))
     return tuple(items)
 
 
-def _said(node_id: str, message: UserMessage) -> Said:
+def _said(node_id: str, message: UserMessage) -> MessageView:
     files = (
         ()
         if isinstance(message.content, str)
@@ -253,7 +253,7 @@ def _said(node_id: str, message: UserMessage) -> Said:
             file_view(part) for part in message.content if isinstance(part, (AttachmentPart, InputPart))
         )
     )
-    return Said(
+    return MessageView(
         node_id=node_id,
         text=text_of(message.content),
         files=files,
@@ -271,8 +271,8 @@ def file_view(part: AttachmentPart | InputPart) -> FileView:
     )
 
 
-def _replied(node_id: str, message: AssistantMessage, calls: tuple[CallView | CellView, ...]) -> Replied:
-    return Replied(
+def _replied(node_id: str, message: AssistantMessage, calls: tuple[CallView | CellView, ...]) -> ReplyView:
+    return ReplyView(
         node_id=node_id,
         text=message.text,
         model=message.model,

@@ -15,11 +15,11 @@ from standfast.model.session import SessionHead
 from standfast.workbench.conversation import (
     CallView,
     CellView,
+    EventView,
     FileView,
     Item,
-    Noted,
-    Replied,
-    Said,
+    MessageView,
+    ReplyView,
     TurnItems,
 )
 from standfast.workbench.markdown import MAX_CHARS, render_markdown
@@ -111,15 +111,15 @@ def views_of_turn(head: SessionHead) -> tuple[str, ...]:
 
 def item_html(item: Item, options: Options) -> h.Node:
     match item:
-        case Said():
+        case MessageView():
             return _said(item, options)
-        case Replied():
+        case ReplyView():
             return _replied(item, options)
-        case Noted():
+        case EventView():
             return _noted(item)
 
 
-def _said(item: Said, options: Options) -> h.Element:
+def _said(item: MessageView, options: Options) -> h.Element:
     return h.article(".entry.user", id=f"n-{item.node_id}")[
         h.div(".speaker")["Injected" if item.injected else "User"],
         h.div(".body")[
@@ -130,7 +130,7 @@ def _said(item: Said, options: Options) -> h.Element:
     ]
 
 
-def _replied(item: Replied, options: Options) -> h.Element:
+def _replied(item: ReplyView, options: Options) -> h.Element:
     return h.article(".entry.model", id=f"n-{item.node_id}")[
         h.div(".speaker", title=item.model or None)["Code" if _is_run(item) else "Model"],
         h.div(".body")[
@@ -182,12 +182,12 @@ def _rest(length: int, node_id: str, options: Options) -> h.Element:
     ]
 
 
-def _is_run(item: Replied) -> bool:
+def _is_run(item: ReplyView) -> bool:
     """Return whether the item is code of a session without a model."""
     return not (item.model or item.text) and any(isinstance(call, CellView) for call in item.calls)
 
 
-def _noted(item: Noted) -> h.Element:
+def _noted(item: EventView) -> h.Element:
     return h.article(".entry", id=f"n-{item.node_id}")[
         h.div(".speaker")[item.kind.capitalize()],
         h.div(".body")[

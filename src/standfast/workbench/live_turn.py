@@ -32,7 +32,7 @@ from standfast.workbench.conversation import (
     CallView,
     CellView,
     Item,
-    Replied,
+    ReplyView,
     brief_arguments,
     by_call,
     cell_view,
@@ -158,7 +158,7 @@ def current_items(
 
     return tuple(
         replace(item, calls=tuple(enriched(call) for call in item.calls))
-        if isinstance(item, Replied)
+        if isinstance(item, ReplyView)
         else item
         for item in items
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from standfast.server.calls import Pages
+from standfast.server.calls import BrowserPages
 from standfast.workbench import (
     approvals_page,
     branches_page,
@@ -22,7 +22,7 @@ from standfast.workbench import (
     usage_page,
 )
 
-PAGES: Final = Pages(
+PAGES: Final = BrowserPages(
     routes=(
         *sessions_page.ROUTES,
         *session_page.ROUTES,

@@ -40,7 +40,7 @@ _HTMX: Final = {
 }
 
 
-class Place(NamedTuple):
+class NavigationEntry(NamedTuple):
     """An entry of the navigation."""
 
     name: str
@@ -50,11 +50,11 @@ class Place(NamedTuple):
 
 
 PLACES: Final = (
-    Place("sessions", "/", "Sessions", "s"),
-    Place("approvals", "/approvals", "Approvals", "a"),
-    Place("tools", "/tools", "Tools", "t"),
-    Place("usage", "/usage", "Usage", "u"),
-    Place("operations", "/operations", "Operations", "o"),
+    NavigationEntry("sessions", "/", "Sessions", "s"),
+    NavigationEntry("approvals", "/approvals", "Approvals", "a"),
+    NavigationEntry("tools", "/tools", "Tools", "t"),
+    NavigationEntry("usage", "/usage", "Usage", "u"),
+    NavigationEntry("operations", "/operations", "Operations", "o"),
 )
 _KEYS: Final = (
     ("?", "Show this list"),

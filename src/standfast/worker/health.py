@@ -28,7 +28,7 @@ _REASONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WorkerReport:
     """The state of a worker; `body` is the endpoint's response body."""
 
     healthy: bool
@@ -38,7 +38,7 @@ class Report:
 
 @contextlib.asynccontextmanager
 async def serve_health(
-    where: tuple[str, int] | None, report: Callable[[], Awaitable[Report]]
+    where: tuple[str, int] | None, report: Callable[[], Awaitable[WorkerReport]]
 ) -> AsyncIterator[tuple[str, int] | None]:
     """Serve *report* at a host and port, port 0 for any free one; yield the address, None without *where*."""
     if where is None:
@@ -78,7 +78,9 @@ async def _request_line(reader: asyncio.StreamReader) -> list[str]:
     return head.partition(b"\r\n")[0].decode("latin-1").split()
 
 
-async def _answer(words: list[str], report: Callable[[], Awaitable[Report]]) -> tuple[int, dict[str, Json]]:
+async def _answer(
+    words: list[str], report: Callable[[], Awaitable[WorkerReport]]
+) -> tuple[int, dict[str, Json]]:
     if len(words) != 3:
         return 400, {"error": "this is not an HTTP request"}
     method, path, _ = words

@@ -32,7 +32,7 @@ from standfast.errors import NotConfigured, StandfastError
 from standfast.ports.session_store import SessionStore, TurnCounts
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.sessions.live_session import TurnSlots
-from standfast.worker.health import Report, serve_health
+from standfast.worker.health import WorkerReport, serve_health
 
 log: Final = logging.getLogger("standfast")
 
@@ -141,7 +141,7 @@ class Worker:
                 task.cancel()
             await asyncio.gather(sweeping, serving, return_exceptions=True)
 
-    async def report(self) -> Report:
+    async def report(self) -> WorkerReport:
         """Report whether the worker is healthy and claims turns, with the counts of its store."""
         slots, looked_s = self._slots, self.runtime.looked_s
         silent_s = None if looked_s is None else time.monotonic() - looked_s
@@ -149,7 +149,7 @@ class Worker:
         with contextlib.suppress(StandfastError, TimeoutError):
             async with asyncio.timeout(_COUNT_S):
                 turns = await self.runtime.turn_counts()
-        return Report(
+        return WorkerReport(
             healthy=silent_s is not None and silent_s < _STUCK_S,
             ready=not self._stopping.is_set(),
             body={

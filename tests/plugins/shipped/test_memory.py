@@ -17,7 +17,7 @@ from standfast.plugins.contexts import PluginExtensions
 from standfast.plugins.plugin import PluginSessionContext
 from standfast.plugins.shipped import Memory
 from standfast.plugins.shipped.memory import Note, ranked
-from standfast.runtime.sessions.materialize import StoreShelf
+from standfast.runtime.sessions.materialize import DurablePluginStorage
 from standfast.store.memory_sessions import MemorySessionStore
 from standfast.testing.clock import FakeClock
 
@@ -37,9 +37,9 @@ def remembers(*texts: str) -> dict[str, Any]:
 
 
 def built(pattern: Memory, clock: FakeClock) -> Any:
-    """Return the plugin as built for a session, with a shelf in memory."""
-    shelf = StoreShelf(MemorySessionStore(), clock, "memory")
-    return pattern.build(PluginSessionContext(session_id="s", extensions=PluginExtensions(), shelf=shelf))
+    """Return the plugin as built for a session, with its storage in memory."""
+    storage = DurablePluginStorage(MemorySessionStore(), clock, "memory")
+    return pattern.build(PluginSessionContext(session_id="s", extensions=PluginExtensions(), storage=storage))
 
 
 async def found(session: Any, query: str = "", limit: int = 5) -> list[str]:
@@ -127,7 +127,7 @@ def test_a_sessions_notes_follow_its_history(place: Place) -> None:
 
 
 def test_a_users_notes_are_shared_by_all_sessions_and_survive_a_rewind(place: Place) -> None:
-    """Ours: the shelf outlives sessions; the user may be chosen when a session is opened."""
+    """Ours: the storage outlives sessions; the user may be chosen when a session is opened."""
     anna, ben = {"memory": {"scope": "user:anna"}}, {"memory": {"scope": "user:ben"}}
 
     async def main() -> None:

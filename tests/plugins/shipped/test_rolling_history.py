@@ -102,7 +102,7 @@ def test_the_note_names_the_attachment_that_holds_the_full_output() -> None:
     """Ours: the model can read a hidden result again by the attachment's name."""
     part = AttachmentPart(digest="ab" * 32, media_type="text/plain", size=9)
     found = shown(RollingHistory(window_tokens=1_000, keep_turns=0), talk(1, attachments=(part,)) + NOW)
-    assert values(found) == [f"{NOTE[:-1]}; the whole is attachment abababababab]"]
+    assert values(found) == [f"{NOTE[:-1]}; attachment abababababab has all of it]"]
 
 
 def test_old_attachments_are_replaced_by_text() -> None:

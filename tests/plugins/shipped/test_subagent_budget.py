@@ -12,6 +12,14 @@ from standfast.model.host_requests import AssembledTurn
 from standfast.model.limits import Usage, UsageLimits
 from standfast.model.outcome import Finished, FrameSwitched, Outcome, Stopped, StopReason, Wait, Waiting
 from standfast.model.task import TaskState
+from standfast.plugins.shipped.subagent_budget import (
+    SharedSpending,
+    allowance,
+    is_shared,
+    less,
+    no_credit,
+    used_up,
+)
 from standfast.plugins.shipped.subagent_children import (
     is_schema,
     read_value,
@@ -21,14 +29,6 @@ from standfast.plugins.shipped.subagent_children import (
     task_state_of,
     task_words,
     waits_for_time,
-)
-from standfast.plugins.shipped.subagent_pool import (
-    SharedSpending,
-    allowance,
-    is_shared,
-    less,
-    no_credit,
-    used_up,
 )
 
 SOME = SharedSpending(

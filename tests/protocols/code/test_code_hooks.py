@@ -436,7 +436,7 @@ def test_code_gets_long_results_completely_despite_a_budget(
             report = reports(result.messages)[0]
             assert (report.index, report.error) == (0, None)
             told = observations(result.messages)[0]
-            assert 'the whole is history[0]["stdout"]' in told
+            assert 'history[0]["stdout"] has all of it' in told
             assert len(told) <= 8_000
             assert all("read_output" not in text for text in read_of(model.requests[-1].messages))
 

@@ -263,7 +263,7 @@ def test_a_long_text_is_cut_between_lines_and_refers_to_the_full_text() -> None:
     lines = observation(CellReport(index=3, stdout=stdout), "", budget_chars=1_000).splitlines()
     marker = next(at for at, line in enumerate(lines) if line.startswith("…"))
     left = 5_000 - (len(lines) - 3)
-    assert lines[marker] == (f'… {left * 11 + 1:,} characters left out; the whole is history[3]["stdout"] …')
+    assert lines[marker] == (f'… {left * 11 + 1:,} characters left out; history[3]["stdout"] has all of it …')
     assert lines[2] == "line 00000"
     assert lines[-1] == "line 04999"
     assert all(len(line) == 10 for line in lines[2:marker] + lines[marker + 1 :])

@@ -49,7 +49,7 @@ def test_a_long_output_is_cut_for_the_model_but_complete_for_the_next_cell(place
     told = last_read(played, 1)
     assert len(told) <= chars
     assert told.startswith("[cell 0] ok\nstdout:\nline 0\n")
-    assert 'characters left out; the whole is history[0]["stdout"] …' in told
+    assert 'characters left out; history[0]["stdout"] has all of it …' in told
     assert told.endswith("line 4999")
     size = sum(len(f"line {number}\n") for number in range(5_000))
     assert outcomes(played.first.messages)[1] == [size, "line 4999\n", 5_000]
@@ -220,7 +220,7 @@ def test_history_is_the_same_if_cells_are_tool_calls(place: Place, options: dict
     played = play(place, *script, **options)
     assert outcomes(played.first.messages)[1] == [1, 5_000]
     told = [one.shown or "" for one in played.first.messages if isinstance(one, ToolMessage)]
-    assert 'the whole is history[0]["stdout"]' in told[0]
+    assert 'history[0]["stdout"] has all of it' in told[0]
     assert told[2].startswith("[cell 1] ok")
 
 

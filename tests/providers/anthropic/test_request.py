@@ -297,7 +297,7 @@ def test_images_documents_and_text_files_are_sent_as_blocks() -> None:
 @pytest.mark.parametrize(
     ("media_type", "data", "words"),
     [
-        ("video/mp4", b"", "takes no attachment of type 'video/mp4'"),
+        ("video/mp4", b"", "does not accept attachments of type 'video/mp4'"),
         ("text/plain", b"\xff\xfe", "is not UTF-8"),
     ],
 )

@@ -258,7 +258,7 @@ def test_media_is_sent_inline_and_text_as_text() -> None:
 @pytest.mark.parametrize(
     ("media_type", "media", "problem"),
     [
-        ("application/zip", {"d": b"PK"}, "takes no 'application/zip'"),
+        ("application/zip", {"d": b"PK"}, "does not accept 'application/zip'"),
         ("text/plain", {"d": b"\xff"}, "not UTF-8"),
     ],
 )

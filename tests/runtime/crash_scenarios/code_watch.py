@@ -20,7 +20,7 @@ from standfast.ports.code_engine import (
     CellStep,
     Check,
     CodeEngine,
-    Touched,
+    NamesRead,
 )
 from standfast.ports.model_provider import ModelDelta, ModelRequest
 from standfast.ports.session_store import Lease, Save, Saved, SessionStore
@@ -53,7 +53,7 @@ class CountedEngine:
     ) -> list[Diagnostic]:
         return self._engine.check(code, state=state, functions=functions, inputs=inputs, check=check)
 
-    def touched(self, code: str, names: Collection[str]) -> Touched:
+    def touched(self, code: str, names: Collection[str]) -> NamesRead:
         return self._engine.touched(code, names)
 
     def names(self, state: bytes) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 import wasmtime
 
 from standfast.sandbox.quickjs import booting, module_cache
-from standfast.sandbox.quickjs.booting import Machine
+from standfast.sandbox.quickjs.booting import CompiledGuest
 from standfast.sandbox.quickjs.build import GuestMissing, build_id
 from standfast.sandbox.quickjs.guest import (
     Broken,
@@ -20,18 +20,17 @@ from standfast.sandbox.quickjs.guest import (
     load_snapshot,
     new_engine,
 )
-from standfast.sandbox.quickjs.module_cache import Boot
 
 MEMORY = 64 << 20
 
 
 @pytest.fixture(scope="module")
-def machine() -> Machine:
-    return Machine()
+def machine() -> CompiledGuest:
+    return CompiledGuest()
 
 
 @pytest.fixture
-def guest(machine: Machine) -> Iterator[Guest]:
+def guest(machine: CompiledGuest) -> Iterator[Guest]:
     made = machine.guest(MEMORY)
     made.limit(memory=MEMORY, depth=256, fuel=1 << 40)
     yield made
@@ -59,7 +58,7 @@ def test_a_guest_runs_code_and_reports_where_it_paused(guest: Guest) -> None:
     assert guest.exception()[0] == "SyntaxError"
 
 
-def test_a_snapshot_contains_only_what_has_changed(machine: Machine, guest: Guest) -> None:
+def test_a_snapshot_contains_only_what_has_changed(machine: CompiledGuest, guest: Guest) -> None:
     """Ours: a new guest has nothing to store, and a restored guest has its snapshot."""
     assert len(taken_of(machine.guest(MEMORY))) < 100
     evaluate(guest, "var kept = 'kept'")
@@ -73,14 +72,14 @@ def test_a_snapshot_contains_only_what_has_changed(machine: Machine, guest: Gues
 
 
 @pytest.mark.slow
-def test_every_machine_creates_the_same_guest(machine: Machine) -> None:
+def test_every_machine_creates_the_same_guest(machine: CompiledGuest) -> None:
     """Ours: a snapshot of one process works in any other."""
     module, boot = booting.booted(new_engine(optimize=False))
     assert boot == machine.boot
     assert module.imports
 
 
-def test_a_guest_that_runs_out_of_memory_traps(machine: Machine) -> None:
+def test_a_guest_that_runs_out_of_memory_traps(machine: CompiledGuest) -> None:
     """Ours: no guest code keeps running once its memory is used up."""
     guest = machine.guest(2 << 20)
     with pytest.raises(Trapped) as trapped:
@@ -113,14 +112,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "standfast"
 
 
-def kept(machine: Machine) -> tuple[wasmtime.Engine, Boot]:
+def kept(machine: CompiledGuest) -> tuple[wasmtime.Engine, Boot]:
     """Cache a small module in place of the guest."""
     engine = new_engine()
     module_cache.store(build_id(), wasmtime.Module(engine, "(module)"), machine.boot)
     return engine, machine.boot
 
 
-def test_a_cached_module_is_private_and_can_be_loaded(machine: Machine, folder: Path) -> None:
+def test_a_cached_module_is_private_and_can_be_loaded(machine: CompiledGuest, folder: Path) -> None:
     """Ours: compiled code is loaded only from a folder that no other user can write to."""
     engine, boot = kept(machine)
     (path,) = folder.iterdir()
@@ -131,7 +130,7 @@ def test_a_cached_module_is_private_and_can_be_loaded(machine: Machine, folder: 
     assert module_cache.load(engine, bytes(16)) is None
 
 
-def test_a_module_that_others_could_have_written_is_not_loaded(machine: Machine, folder: Path) -> None:
+def test_a_module_that_others_could_have_written_is_not_loaded(machine: CompiledGuest, folder: Path) -> None:
     """Ours: loading compiled code means running it."""
     engine, _ = kept(machine)
     (path,) = folder.iterdir()
@@ -146,7 +145,7 @@ def test_a_module_that_others_could_have_written_is_not_loaded(machine: Machine,
     assert module_cache.load(engine, build_id()) is None
 
 
-def test_a_damaged_module_is_not_loaded(machine: Machine, folder: Path) -> None:
+def test_a_damaged_module_is_not_loaded(machine: CompiledGuest, folder: Path) -> None:
     """Ours: a damaged disk must not lead to damaged code."""
     engine, _ = kept(machine)
     (path,) = folder.iterdir()
@@ -156,7 +155,7 @@ def test_a_damaged_module_is_not_loaded(machine: Machine, folder: Path) -> None:
         assert module_cache.load(engine, build_id()) is None
 
 
-def test_an_unwritable_cache_is_ignored(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_cache_is_ignored(machine: CompiledGuest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: code runs even if the cache cannot be written."""
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")
     engine, _ = kept(machine)

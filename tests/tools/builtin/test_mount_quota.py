@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from standfast import BlockingSandbox, Mount
-from standfast.cli.host import Grants
+from standfast.cli.host import SandboxGrants
 from standfast.errors import InvalidArgument, ToolError
 from standfast.tools.builtin import mounts
 from standfast.tools.builtin.files import file_tools
@@ -163,9 +163,9 @@ def test_guest_code_sees_the_error_code_and_may_continue(tmp_path: Path) -> None
 
 def test_the_command_lines_quota_is_stored_with_a_waiting_run(tmp_path: Path) -> None:
     """Ours: a decision in another process runs under the same quota; older records get the default."""
-    grants = Grants(mounts={"/out": (str(tmp_path), True)}, mount_max_bytes=7)
-    again = Grants.from_record(grants.record())
+    grants = SandboxGrants(mounts={"/out": (str(tmp_path), True)}, mount_max_bytes=7)
+    again = SandboxGrants.from_record(grants.record())
     mount = again.options(None).mounts["/out"]
     assert isinstance(mount, Mount)
     assert (mount.max_bytes, mount.max_files) == (7, 100_000)
-    assert Grants.from_record({"mounts": {}}).mount_max_bytes is None
+    assert SandboxGrants.from_record({"mounts": {}}).mount_max_bytes is None

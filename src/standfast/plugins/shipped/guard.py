@@ -115,14 +115,14 @@ class Guard(Plugin):
             rule = next(rule for rule in self._rules if rule.fits(ctx))
         except Exception as error:
             problem = described(error)
-            return deny_call(f"{ctx.tool_name}() is refused: a rule could not judge it ({problem})")
+            return deny_call(f"{ctx.tool_name}() is refused: a rule could not be evaluated ({problem})")
         match rule.then:
             case "allow":
                 return None
             case "deny":
                 return deny_call(f"{ctx.tool_name}() is refused: {rule.reason or 'a rule forbids it'}")
             case "ask":
-                return ask_person(rule.reason or "a rule wants a person to decide")
+                return ask_person(rule.reason or "a rule requires a person's decision")
             case _:
                 assert_never(rule.then)
 

@@ -1,7 +1,7 @@
 """Memory: notes that the model stores and can search later.
 
 `scope` determines where they are stored. "session" stores them in the session's state: a fork has a copy, a
-rewind restores them. "user:NAME" stores them on the plugin's shelf: all sessions of that
+rewind restores them. "user:NAME" stores them in the plugin's storage: all sessions of that
 user share them, in every process on the same store, and a rewind does not affect them.
 
 Rules
@@ -98,7 +98,9 @@ class Memory(Plugin):
         if any(note.note_id == note_id for note in notes):
             return note_id
         if len(notes) >= self.max_notes:
-            raise InvalidArgument("the memory is full", hint="forget() what is no longer true or needed")
+            raise InvalidArgument(
+                "the memory is full", hint="remove notes that are wrong or no longer needed, with forget()"
+            )
         number = max((note.number for note in notes), default=0) + 1
         await self._put(note_id, Note(note_id=note_id, number=number, text=text.strip(), tags=tuple(tags)))
         return note_id
@@ -161,13 +163,13 @@ class Memory(Plugin):
     async def _notes(self) -> list[Note]:
         if self.scope == "session":
             return msgspec.convert(list((self.state or {}).values()), list[Note])
-        kept = await self.session.shelf.list(self.scope)
+        kept = await self.session.storage.list(self.scope)
         return [msgspec.json.decode(body, type=Note) for _, body in kept]
 
     async def _put(self, note_id: str, note: Note | None) -> None:
         if self.scope != "session":
             body = None if note is None else msgspec.json.encode(note)
-            await self.session.shelf.put(self.scope, note_id, body)
+            await self.session.storage.put(self.scope, note_id, body)
             return
         others = {key: value for key, value in (self.state or {}).items() if key != note_id}
         self.state = others if note is None else {**others, note_id: msgspec.to_builtins(note)}

@@ -88,7 +88,7 @@ class Plan(Plugin):
         if not self.items:
             return None
         lines = "\n".join(f"{_MARKS[item.status]} {item.title}" for item in self.items)
-        words = f"The plan so far; keep it true with update_plan:\n{lines}"
+        words = f"The current plan; keep it up to date with update_plan:\n{lines}"
         return PromptContribution(content=words, slot=PromptSlot.RUNTIME_CONTEXT)
 
     @hook

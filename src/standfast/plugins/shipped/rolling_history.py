@@ -106,7 +106,7 @@ def _noted(message: Message) -> Message:
         return message
     note = f"{size_of(len(result_text(message).encode()))} of output of {message.name}() left out"
     if message.attachments:
-        note += f"; the whole is attachment {message.attachments[-1].digest[:12]}"
+        note += f"; attachment {message.attachments[-1].digest[:12]} has all of it"
     if message.error is not None:
         error = msgspec.structs.replace(message.error, message=f"[{note}]")
         return msgspec.structs.replace(message, error=error, shown=None)

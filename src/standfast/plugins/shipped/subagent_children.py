@@ -125,7 +125,7 @@ def report_of(
                 "failed",
                 ErrorObject(
                     code=TurnCode.OUTPUT_INVALID,
-                    message=f"the subagent's answer was refused: {problem}",
+                    message=f"the subagent's answer is invalid: {problem}",
                     hint="ask for a correction with send_input, or continue without it",
                 ),
             )
@@ -145,7 +145,7 @@ def read_value(text: str, schema: dict[str, Any]) -> tuple[Json, str | None]:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         return None, f"it must be JSON and nothing else ({error})"
     except jsonschema_rs.ValidationError as error:
-        return None, f"it does not fit the schema: {error.message}"
+        return None, f"it does not match the schema: {error.message}"
     return value, None
 
 
@@ -212,7 +212,7 @@ class Child(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class KnownChild(msgspec.Struct, frozen=True):
-    """A subagent, and whether its task has not ended."""
+    """A subagent, and whether its task is still live."""
 
     child: Child
     live: bool
@@ -267,7 +267,7 @@ class Children:
         return last_turn((await self.host.snapshot_session(session_id)).head)
 
     async def settle(self, child: Child, turn: AssembledTurn) -> None:
-        """End the subagent's task with the status with which its turn has ended."""
+        """End the subagent's task with the final status of its turn."""
         state = task_state_of(status_of(turn.outcome))
         if state.is_terminal:
             await self.host.complete_background_task(self.session_id, child.session_id, state)
@@ -318,7 +318,7 @@ def last_turn(head: SessionHead) -> str | None:
 
 
 def require_child(known: Mapping[str, KnownChild], agent_id: str) -> KnownChild:
-    """Return the subagent of this id; `InvalidArgument`, which the model reads, if there is none."""
+    """Return the subagent with this id; if there is none, raise `InvalidArgument`, which the model reads."""
     found = known.get(agent_id)
     if found is None:
         there = ", ".join(known) or "none"

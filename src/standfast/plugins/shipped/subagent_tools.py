@@ -1,7 +1,7 @@
 """The tools with which a model runs subagents.
 
-Rule: everything that a call creates is named after that call, so that a call repeated after a crash finds
-what it had created. Only a declared agent has tools that its parent's session lacks.
+Rule: everything that a call creates is named after that call, so that a call repeated after a crash finds the
+objects that its first execution created. Only a declared agent has tools that its parent's session lacks.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from standfast.model.limits import CapabilityLimits
 from standfast.model.message import InjectedTurnInput, UserMessage
 from standfast.model.outcome import Waiting
 from standfast.plugins.plugin import PluginSessionContext
+from standfast.plugins.shipped.subagent_budget import SharedBudget
 from standfast.plugins.shipped.subagent_children import (
     Child,
     Children,
@@ -32,7 +33,6 @@ from standfast.plugins.shipped.subagent_children import (
     require_child,
     task_words,
 )
-from standfast.plugins.shipped.subagent_pool import Pool
 from standfast.ports.host import SessionTurnHandle, ToolHookHost
 from standfast.tools.context import RunContext
 from standfast.tools.decorator import tool
@@ -93,10 +93,10 @@ class SubagentTools:
     """The four tools, for the session of one `Subagents` plugin, and the tasks that follow its subagents."""
 
     def __init__(
-        self, session: PluginSessionContext, pool: Pool, agents: Sequence[str], max_children: int
+        self, session: PluginSessionContext, budget: SharedBudget, agents: Sequence[str], max_children: int
     ) -> None:
         self._session = session
-        self._pool = pool
+        self._budget = budget
         self._agents = agents
         self._max_children = max_children
         self._one_at_a_time = asyncio.Lock()
@@ -161,7 +161,7 @@ class SubagentTools:
     ) -> list[SubagentReport]:
         """Wait for subagents and return their status.
 
-        It returns when each of them has ended or waits for a person, or when the timeout is over. A subagent
+        It returns when each of them has ended or waits for a person, or when the timeout expires. A subagent
         is finished (text, and value if you passed a schema), failed or cancelled (error), waiting (for the
         approvals in waits: tell the user), or running.
 
@@ -180,7 +180,7 @@ class SubagentTools:
             chosen = [one.child for one in found]
             turns = await rests_of_all(children, chosen, timeout_s, for_people)
             told = [await self.report(children, child, turns.get(child.session_id)) for child in chosen]
-            await self._pool.look(children)
+            await self._budget.look(children)
         return told
 
     @tool(side_effect="external_system", idempotent=True, limits=_A_MINUTE, loop="runtime")
@@ -205,9 +205,10 @@ class SubagentTools:
         """Check all arguments, then create the subagent's session and start its turn."""
         self._require_place(known)
         if asked.agent is not None and asked.agent not in self._agents:
-            known_agents = ", ".join(self._agents) or "none: leave `agent` out"
+            known_agents = ", ".join(self._agents) or "none; omit `agent`"
             raise errors.InvalidArgument(
-                f"agent {asked.agent[:80]!r} is not a declared subagent", hint=f"there are {known_agents}"
+                f"agent {asked.agent[:80]!r} is not a declared subagent",
+                hint=f"the declared subagents are: {known_agents}",
             )
         schema = asked.output_schema
         if schema is not None and len(msgspec.json.encode(schema)) > _MAX_SCHEMA_BYTES:
@@ -218,8 +219,8 @@ class SubagentTools:
             access = await tools_for_child(ctx.host, ctx.session_id, asked.tools)
         else:  # a declared agent has its own tools
             access = SessionToolAccess() if asked.tools is None else _exactly(asked.tools)
-        limits = await self._pool.allowance(children, known, asked.agent_id, asked.agent)
-        with contextlib.suppress(errors.SessionExists):  # created by this same call before a crash
+        limits = await self._budget.allowance(children, known, asked.agent_id, asked.agent)
+        with contextlib.suppress(errors.SessionExists):  # this call already created it, before a crash
             await ctx.host.create_session(asked.session(access))
         child = Child(
             session_id=asked.agent_id,
@@ -230,7 +231,9 @@ class SubagentTools:
             limits=limits,
         )
         started = None
-        with contextlib.suppress(TimeoutError):  # already running: this call was executed before a crash
+        with contextlib.suppress(
+            TimeoutError
+        ):  # it is already running: this call was executed before, and then the process crashed
             async with asyncio.timeout(_BEGINNING_S):
                 started = await children.begin_first(child)
         await self._put_on_record(children, child, started)
@@ -243,7 +246,7 @@ class SubagentTools:
             child = msgspec.structs.replace(child, turn_id=started.turn_id)
         with contextlib.suppress(errors.TaskExists):
             await children.host.register_background_task(children.session_id, child.spec())
-        self._pool.began(child.session_id)
+        self._budget.began(child.session_id)
         context = contextvars.Context()  # the task is not part of the turn that started it
         task = asyncio.get_running_loop().create_task(self._follow(child, started), context=context)
         self._watchers.add(task)
@@ -254,7 +257,7 @@ class SubagentTools:
     ) -> None:
         """Start another turn of a subagent that has ended."""
         self._require_place({name: one for name, one in known.items() if name != child.session_id})
-        limits = await self._pool.allowance(children, known, child.session_id, child.agent)
+        limits = await self._budget.allowance(children, known, child.session_id, child.agent)
         if known[child.session_id].live:
             await children.settle(child, await children.rests(child))
         again = msgspec.structs.replace(
@@ -287,16 +290,18 @@ class SubagentTools:
             if started is not None:
                 await self._count(child, started)
             turn = await children.rests(child, for_people=True)
-            await self._pool.ended(child.session_id, children)
+            await self._budget.ended(child.session_id, children)
             await children.settle(child, turn)
 
     async def _count(self, child: Child, started: SessionTurnHandle) -> None:
         """Count the usage of a subagent, and cancel it when the budget is used up."""
         async for event in started.events:
-            if not isinstance(event, ReplyReceived) or not self._pool.enabled:
+            if not isinstance(event, ReplyReceived) or not self._budget.enabled:
                 continue
-            self._pool.heard(child.session_id, event.usage)
-            problem = await self._pool.used_up() if child.parent_turn == self._pool.tally.turn_id else None
+            self._budget.heard(child.session_id, event.usage)
+            problem = (
+                await self._budget.used_up() if child.parent_turn == self._budget.tally.turn_id else None
+            )
             if problem is not None and event.calls:
                 self._ran_out[child.session_id] = problem
                 await self._session.host.cancel_turn(child.turn_id)
@@ -305,8 +310,8 @@ class SubagentTools:
         """Return the status of a subagent."""
         agent_id = child.session_id
         if turn is not None and not isinstance(turn.outcome, Waiting):
-            await self._pool.ended(agent_id, children)
-        report = await children.report(child, turn, self._pool.running(agent_id))
+            await self._budget.ended(agent_id, children)
+        report = await children.report(child, turn, self._budget.running(agent_id))
         if report.status == "cancelled" and agent_id in self._ran_out:
             return msgspec.structs.replace(report, status="failed", error=self._ran_out[agent_id])
         return report
@@ -338,7 +343,8 @@ async def tools_for_child(
         return _exactly(may)
     if missing := [name for name in wanted if name not in may]:
         raise errors.InvalidArgument(
-            f"you have no tool {missing[0][:80]!r} to give", hint=f"you have: {', '.join(may) or 'none'}"
+            f"you have no tool {missing[0][:80]!r} to pass on",
+            hint=f"your tools are: {', '.join(may) or 'none'}",
         )
     return _exactly(wanted)
 

@@ -2,10 +2,10 @@
 
     Agent(model, tools=[...], plugins=[Subagents(agents=[researcher], max_depth=2, max_children=8)])
 
-A subagent is a child session with turns of its own, as durable as any; any process that knows its agent can
-run them. It starts without a history, and with the remainder of its parent's budget. A declared subagent
-(`agents=`) has the tools of its own agent, whether or not its parent has them; any other has at most its
-parent's tools.
+A subagent is a child session with its own turns, which are as durable as any others; any process that knows
+its agent can run them. It starts without a history, and with the remainder of its parent's budget. A declared
+subagent (`agents=`) has the tools of its own agent, whether or not its parent has them; any other has at most
+its parent's tools.
 
 Rules
 -----
@@ -39,7 +39,7 @@ from standfast.plugins.actions import PluginActionContext, action
 from standfast.plugins.hook import hook
 from standfast.plugins.plugin import Plugin, check_numbers
 from standfast.plugins.shipped import subagent_children
-from standfast.plugins.shipped.subagent_pool import Pool, less
+from standfast.plugins.shipped.subagent_budget import SharedBudget, less
 from standfast.plugins.shipped.subagent_tools import SubagentTools, rests_of_all
 from standfast.plugins.snapshot import SnapshotReader
 from standfast.ports.model_provider import ReplyEnded
@@ -101,7 +101,8 @@ class Subagents(Plugin):
     def check_options(self) -> None:
         if isinstance(self.agents, str) or not isinstance(self.agents, Sequence):
             raise InvalidArgument(
-                "agents of plugin 'subagents' is not a list", hint="agents=[researcher], or names"
+                "agents of plugin 'subagents' is not a list",
+                hint="pass agents=[researcher], or a list of names",
             )
         self.agents = [_name_of(one) for one in self.agents]
         check_numbers(self, max_depth=1, max_children=1)
@@ -114,11 +115,13 @@ class Subagents(Plugin):
 
     def register(self, registrar: PluginRegistrar) -> None:
         session = self.session
-        self.pool = Pool(session.session_id, session.shelf, lambda tally: self._keep("tally", tally))
-        self.pool.enabled = self.share_budget
-        self.pool.is_subagent = session.subagent is not None
-        self.pool.own_limits = self._agent_limits
-        tools = self._tools = SubagentTools(session, self.pool, self.agents, self.max_children)
+        self.budget = SharedBudget(
+            session.session_id, session.storage, lambda tally: self._keep("tally", tally)
+        )
+        self.budget.enabled = self.share_budget
+        self.budget.is_subagent = session.subagent is not None
+        self.budget.own_limits = self._agent_limits
+        tools = self._tools = SubagentTools(session, self.budget, self.agents, self.max_children)
         super().register(registrar)
         if self.depth < self.max_depth:
             registrar.tools.add(tools.spawn_agent, tools.send_input, tools.wait, tools.close)
@@ -135,7 +138,7 @@ class Subagents(Plugin):
 
     def restore(self, meta: PluginSnapshotMeta, reader: SnapshotReader) -> None:
         super().restore(meta, reader)
-        self.pool.restore(self._kept().get("tally"))
+        self.budget.restore(self._kept().get("tally"))
 
     def _kept(self) -> dict[str, Any]:
         return self.state or {}
@@ -148,14 +151,14 @@ class Subagents(Plugin):
         self, change: contexts.SessionConfigChanged, policy: SessionPolicy
     ) -> SessionPolicy:
         """Read the session's limits, which subagents share, without changing the settings."""
-        self.pool.policy = policy.limits
+        self.budget.policy = policy.limits
         return policy
 
     @hook
     async def before_turn(self, ctx: contexts.TurnHookContext) -> None:
         if self._kept():
             self.state = None
-        await self.pool.begin(ctx.turn_id)
+        await self.budget.begin(ctx.turn_id)
 
     @hook
     async def turn_finalized(self, event: contexts.TurnFinalized) -> None:
@@ -171,20 +174,20 @@ class Subagents(Plugin):
     async def tell_how(self, ctx: contexts.PromptHookContext) -> PromptContribution:
         words = _HOW
         if self.agents:
-            words += f" Special subagents, by name for `agent`: {', '.join(self.agents)}."
+            words += f" Specialized subagents, to be named in `agent`: {', '.join(self.agents)}."
         return PromptContribution(content=words, slot=PromptSlot.GUIDANCE)
 
     async def count_reply(self, ctx: contexts.AssistantResponseHookContext) -> ReplyEnded:
-        self.pool.replied(ctx.response.usage)
+        self.budget.replied(ctx.response.usage)
         return ctx.response
 
     async def check_budget(self, ctx: contexts.CheckpointHookContext) -> EnqueueMessages | AbortTurn | None:
         """If the budget is used up, ask the model for its answer, or end the turn if no step is left."""
-        self.pool.counted(ctx.usage)
-        problem = await self.pool.used_up() if ctx.checkpoint == "after_work" else None
+        self.budget.counted(ctx.usage)
+        problem = await self.budget.used_up() if ctx.checkpoint == "after_work" else None
         if problem is None:
             return None
-        if not await self.pool.may_step():
+        if not await self.budget.may_step():
             return AbortTurn(message=problem.message, code=problem.code, hint=problem.hint)
         words = f"{problem.message}. This is the last step: give your answer now, with what you have."
         return EnqueueMessages(messages=(UserMessage(content=words),))

@@ -40,90 +40,90 @@ from standfast.protocols.tool_docs.tool_guide import guide
 LANGUAGE_NAMES: Final[Mapping[Language, str]] = {Language.PYTHON: "Python", Language.TYPESCRIPT: "TypeScript"}
 
 _FENCES: Final = """\
-You act by writing {language}. A reply may hold one cell, a fence like this:
+You act by writing {language}. A reply may contain one cell, in a fence like this:
 
 ```{tag}
 {example}
 ```
 
-The cell is run, and you are shown what it printed, the value of its last expression, the calls it made and
-what went wrong. Then you write the next cell. Words outside of the fence are shown to the user."""
+The cell is run, and you read its output, the value of its last expression, the calls it made and its error,
+if any. Then you write the next cell. Text outside the fence is shown to the user."""
 
 _TOOL_CALL: Final = """\
-You act by writing {language}: call run_code with one cell at a time. The cell is run, and you are shown what
-it printed, the value of its last expression, the calls it made and what went wrong."""
+You act by writing {language}: call run_code with one cell at a time. The cell is run, and you read its
+output, the value of its last expression, the calls it made and its error, if any."""
 
 _NATIVE: Final = """\
 run_code runs a cell of {language} in which every other tool is a function of the same name: use it when one
-program can do what would take many calls. You are shown what it printed, the value of its last expression,
-the calls it made and what went wrong."""
+program can do what would take many calls. You read its output, the value of its last expression, the
+calls it made and its error, if any."""
 
 _ANSWER: Final = """\
 - A reply without a cell is your answer to the user, and ends the turn."""
 
 
-class _Words(NamedTuple):
+class _LanguageGuide(NamedTuple):
     """The instructions for one language: an example of a cell, and the rules."""
 
     example: str
     rules: str
 
 
-_PYTHON: Final = _Words(
+_PYTHON: Final = _LanguageGuide(
     example="""\
 total = sum(item["cents"] for item in orders)
 total""",
     rules="""\
-- Variables, functions and imports stay for the next cell, and for the next turn.
+- Variables, functions and imports are kept for the next cell and the next turn.
 - Tools are functions, called by name: `order("A1")`, or several at once:
-  `import asyncio` and `await asyncio.gather(order("A1"), order("A2"))`. A tool that fails raises; catch what
-  you can deal with. A call that needs approval waits there until a person decides.
+  `import asyncio` and `await asyncio.gather(order("A1"), order("A2"))`. A tool that fails raises; catch the
+  errors that you can handle. A call that needs approval waits there until a person decides.
 - `finish(value)` ends the turn with your answer to the user. Call it when the task is done.
 - `continue_as(task, seed)` ends the turn and begins `task` in a fresh context that knows only `seed`.
-- `history[n]` is the result of cell n: `history[-1]["stdout"]`, `["result"]`, `["error"]`. What was too long
-  to show you is whole there.
+- `history[n]` is the result of cell n: `history[-1]["stdout"]`, `["result"]`, `["error"]`. Output that was
+  too long to show you is complete there.
 - `attachments["name"]` is a file that the user sent; inputs are read-only variables. Search them, slice them,
   and do not print them whole.
-- `llm(prompt, data=..., schema=...)` asks a language model from inside the code, for what code cannot do.
-- `await sleep(days=2)` waits, however long.""",
+- `llm(prompt, data=..., schema=...)` asks a language model, for tasks that code cannot do.
+- `await sleep(days=2)` waits for any length of time.""",
 )
 
-_TYPESCRIPT: Final = _Words(
+_TYPESCRIPT: Final = _LanguageGuide(
     example="""\
 const total = orders.reduce((sum, item) => sum + item.cents, 0);
 total""",
     rules="""\
-- Variables, functions and classes stay for the next cell, and for the next turn; a later cell may declare a
+- Variables, functions and classes are kept for the next cell and the next turn; a later cell may declare a
   `const` or `let` of the same name again.
 - Tools are functions that take one object and return a promise: `await order({order_id: "A1"})`, or several
   at once: `await Promise.all([order({order_id: "A1"}), order({order_id: "A2"})])`. `await` works at the top
-  level. A tool that fails rejects with an Error that has `name`, `message` and `code`; catch what you can
-  deal with. A call that needs approval waits there until a person decides.
+  level. A tool that fails rejects with an Error that has `name`, `message` and `code`; catch the errors
+  that you can handle. A call that needs approval waits there until a person decides.
 - `finish(value)` ends the turn with your answer to the user. Call it last, when the task is done.
 - `continue_as({task, seed})` ends the turn and begins `task` in a fresh context that knows only `seed`.
-- `history[n]` is the result of cell n: `history.at(-1).stdout`, `.result`, `.error`. What was too long to
-  show you is whole there.
+- `history[n]` is the result of cell n: `history.at(-1).stdout`, `.result`, `.error`. Output that was too
+  long to show you is complete there.
 - `attachments["name"]` is a file that the user sent; inputs are read-only constants. Search them, slice them,
   and do not print them whole.
-- `await llm({prompt, data, schema})` asks a language model from inside the code, for what code cannot do.
-- `await sleep({days: 2})` waits, however long.""",
+- `await llm({prompt, data, schema})` asks a language model, for tasks that code cannot do.
+- `await sleep({days: 2})` waits for any length of time.""",
 )
 
 _WORDS: Final = {Language.PYTHON: _PYTHON, Language.TYPESCRIPT: _TYPESCRIPT}
 
 _WHAT_THERE_IS: Final[dict[str, str]] = {
     EngineName.MONTY: """\
-- Python here has no classes with bases, no `yield`, no `del`, no `with` on files, no `return_exceptions` in
+- This Python has no classes with bases, no `yield`, no `del`, no `with` on files, no `return_exceptions` in
   `gather`, and of the standard library only asyncio, collections, datetime, functools, itertools, json, math,
   random, re, time and a few more.""",
     EngineName.CPYTHON: """\
-- All of Python and its standard library are here, but no network, no other processes, and no files except in
-  a temporary directory that does not last.""",
+- All of Python and its standard library are available, but no network, no other processes, and no
+  files except in a temporary directory that does not last.""",
     EngineName.AUTO: "",
     EngineName.QUICKJS: """\
-- There is the language and what goes with it: `console`, `setTimeout`, `URL`, `TextEncoder`,
-  `crypto.randomUUID`, `structuredClone`. There are no imports, no `require`, no `fetch`, no files and no
-  `process`: whatever you want of the world is a tool.""",
+- Available besides the language itself: `console`, `setTimeout`, `URL`, `TextEncoder`, `crypto.randomUUID`,
+  `structuredClone`. There are no imports, no `require`, no `fetch`, no files and no `process`: everything
+  outside is a tool.""",
 }
 
 
@@ -241,7 +241,7 @@ class CodeProtocol(_ActsInCode):
         registrar.protocol.driver(CodeDriver(self))
         registrar.protocol.code_executor(self.executor())
         if self.cells == "fences":
-            registrar.protocol.prose_projector(CellsLeftOut(self.options().language))
+            registrar.protocol.prose_projector(ProseProjector(self.options().language))
 
     @property
     def shares_preambles(self) -> bool:
@@ -276,7 +276,7 @@ class CodeDriver:
         )
 
 
-class CellsLeftOut:
+class ProseProjector:
     """A projector that returns the prose of a reply, which is the text without its cells."""
 
     def __init__(self, language: Language) -> None:

@@ -67,7 +67,7 @@ def cut_end(text: str, room: int) -> str:
 
 
 def cut_middle(text: str, room: int, where: str | None = None) -> str:
-    """Return the head and tail of a long text, cut at lines if possible, with a note where the whole is."""
+    """Return the head and tail of a long text, cut at lines if possible, and a note that names the whole."""
     if len(text) <= room:
         return text
     keep = room - len(_marker(len(text), where)) - 2
@@ -83,5 +83,5 @@ def cut_middle(text: str, room: int, where: str | None = None) -> str:
 
 
 def _marker(count: int, where: str | None) -> str:
-    whole = f"; the whole is {where}" if where else ""
+    whole = f"; {where} has all of it" if where else ""
     return f"… {count:,} characters left out{whole} …"

@@ -64,7 +64,7 @@ from standfast.tools.registered_tool import (
     ARGS,
     Admission,
     Admitted,
-    Bound,
+    CheckedArguments,
     NeedsApproval,
     RegisteredTool,
     from_native,
@@ -370,7 +370,7 @@ class StandardHost:
         return Admitted(
             tool,
             ToolCallContext(name=tool.name, args=args, kwargs=named),
-            Bound([], {}, [], {}),
+            CheckedArguments([], {}, [], {}),
             self._turn.session_id,
             command.call.call_id,
             request_digest(tool.name, args, named),

@@ -194,8 +194,8 @@ def _attachment(part: AttachmentPart, data: bytes) -> Body:
         source = {"type": "base64", "media_type": kind, "data": content.base64_text(data)}
     else:
         raise InvalidArgument(
-            f"anthropic takes no attachment of type {part.media_type!r}",
-            hint=f"it takes {', '.join(_IMAGES)}, application/pdf and text",
+            f"Anthropic does not accept attachments of type {part.media_type!r}",
+            hint=f"it accepts {', '.join(_IMAGES)}, application/pdf and text",
         )
     if kind in _IMAGES:
         return {"type": "image", "source": source}

@@ -187,8 +187,8 @@ def _user_part(part: Part, prepared: PreparedRequest) -> Body | None:
         return {"text": f"[file {part.name or part.media_type}]\n{content.utf8_text(part, data)}"}
     if not kind.startswith(_INLINE_TYPES):
         raise InvalidArgument(
-            f"Gemini takes no {part.media_type!r} ({part.name or 'an attachment'})",
-            hint="it takes images, audio, video, PDF and text",
+            f"Gemini does not accept {part.media_type!r} ({part.name or 'an attachment'})",
+            hint="it accepts images, audio, video, PDF and text",
         )
     return {"inlineData": {"mimeType": kind, "data": content.base64_text(data)}}
 

@@ -225,8 +225,8 @@ def _part(part: Part, media: Mapping[str, bytes]) -> Json:
                 return {"type": "input_file", "filename": name, "file_data": content.data_url(kind, data)}
             if not content.is_text(kind):
                 raise InvalidArgument(
-                    f"OpenAI cannot read {kind!r}, which attachment {part.name or part.digest[:12]!r} is",
-                    hint="it takes PNG, JPEG, GIF and WebP images, PDF and office documents, and text",
+                    f"OpenAI does not accept {kind!r} (attachment {part.name or part.digest[:12]!r})",
+                    hint="it accepts PNG, JPEG, GIF and WebP images, PDF and office documents, and text",
                 )
             text = content.file_text(part, data)
         case _:

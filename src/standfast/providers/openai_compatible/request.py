@@ -306,7 +306,7 @@ def _part(part: Part, media: Mapping[str, bytes]) -> Json:
                 return {"type": "file", "file": {"filename": name, "file_data": content.data_url(kind, data)}}
             name = part.name or part.digest[:12]
             raise InvalidArgument(
-                f"Chat Completions has no part for {kind!r}, which attachment {name!r} is",
+                f"Chat Completions does not accept {kind!r} (attachment {name!r})",
                 hint="it has images, WAV and MP3, PDF and office documents, and text",
             )
         case _:

@@ -50,9 +50,11 @@ class Wake(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The stored state of a monitor. `run` identifies one start of it. The numbers are those of the last
-    update that exists, that is part of a wake, and that was taken. `wakes` counts the inputs queued in this
-    run."""
+    """The stored state of a monitor. `run` identifies one start of it.
+
+    The numbers are those of the last update that exists, that is part of a wake, and that was taken. `wakes`
+    counts the inputs queued in this run.
+    """
 
     run: str
     status: MonitorStatus

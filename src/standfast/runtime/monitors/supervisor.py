@@ -43,16 +43,16 @@ _GIVE_UP_S: Final = 5.0
 _GLANCE_MS: Final = 200
 
 
-class Word(enum.Enum):
-    """A message that a supervisor receives. `STIR` only means that there may be something to do."""
+class SupervisorMessage(enum.Enum):
+    """A message that a supervisor receives. `CHECK`: look whether a process has ended."""
 
     GO = "go"
     STOP = "stop"
     LOST = "lost"
-    STIR = "stir"
+    CHECK = "check"
 
 
-class Post:
+class MessageSource:
     """The source of messages: the runtime's socket, the runtime's death, and signals."""
 
     def __init__(self, control: int, host: int) -> None:
@@ -64,27 +64,27 @@ class Post:
         self._poll.register(self._signals, select.POLLIN)
         self._host = self._watch_host()
 
-    def wait(self, timeout_s: float | None = None) -> Word:
+    def wait(self, timeout_s: float | None = None) -> SupervisorMessage:
         limit = None if timeout_s is None else max(0, int(timeout_s * 1000))
         if self._host is None:
             limit = _GLANCE_MS if limit is None else min(limit, _GLANCE_MS)
         ready = {handle for handle, _ in self._poll.poll(limit)}
         if self._host in ready or os.getppid() != self._host_pid:
-            return Word.LOST
+            return SupervisorMessage.LOST
         if self._control in ready:
             return self._heard()
         if self._signals in ready and signal.SIGTERM in os.read(self._signals, 512):
-            return Word.STOP
-        return Word.STIR
+            return SupervisorMessage.STOP
+        return SupervisorMessage.CHECK
 
-    def _heard(self) -> Word:
+    def _heard(self) -> SupervisorMessage:
         try:
             said = os.read(self._control, 64)
         except OSError:
-            return Word.LOST
+            return SupervisorMessage.LOST
         if not said:
-            return Word.LOST
-        return Word.STOP if b"s" in said else Word.GO
+            return SupervisorMessage.LOST
+        return SupervisorMessage.STOP if b"s" in said else SupervisorMessage.GO
 
     def _watch_host(self) -> int | None:
         """Watch for the runtime's death by its pid, since a forked process may keep its socket open."""
@@ -96,7 +96,7 @@ class Post:
         return handle
 
 
-class Family:
+class ProcessTree:
     """The command and all its descendants. `code` is the command's exit code."""
 
     def __init__(self, child: int) -> None:
@@ -126,10 +126,10 @@ class Family:
                 with suppress(OSError):
                     os.kill(pid, number)
 
-    def end(self, post: Post, *, at_once: bool) -> None:
+    def end(self, messages: MessageSource, *, at_once: bool) -> None:
         """End all processes, and wait a while for those that cannot be killed."""
         if self.reap() and not at_once:
-            self._ask(post)
+            self._ask(messages)
         give_up = time.monotonic() + _GIVE_UP_S
         while self.reap() and time.monotonic() < give_up:
             self.signal(signal.SIGKILL)
@@ -137,11 +137,11 @@ class Family:
         if not _LINUX:
             self.signal(signal.SIGKILL)
 
-    def _ask(self, post: Post) -> None:
+    def _ask(self, messages: MessageSource) -> None:
         deadline = time.monotonic() + GRACE_S
         self.signal(signal.SIGTERM, signal.SIGCONT)  # a stopped process has to continue to handle SIGTERM
         while self.reap() and (left := deadline - time.monotonic()) > 0:
-            if post.wait(left) is Word.LOST:
+            if messages.wait(left) is SupervisorMessage.LOST:
                 return
 
 
@@ -151,26 +151,30 @@ def main() -> None:
     control = os.dup(0)
     _point_at_nothing(0)
     _set_option(_SUBREAPER, 1)
-    post = Post(control, int(sys.argv[1]))
-    word = post.wait()
-    while word is Word.STIR:
-        word = post.wait()
-    if word is Word.GO:
-        _supervise(post, control)
+    messages = MessageSource(control, int(sys.argv[1]))
+    message = messages.wait()
+    while message is SupervisorMessage.CHECK:
+        message = messages.wait()
+    if message is SupervisorMessage.GO:
+        _supervise(messages, control)
 
 
-def _supervise(post: Post, control: int) -> None:
+def _supervise(messages: MessageSource, control: int) -> None:
     child, failure = _start(_request())
     _point_at_nothing(1, 2)
-    family = Family(child)
+    processes = ProcessTree(child)
     _tell(control, {"failed": failure} if failure else {"started": True})
-    word = Word.STIR
-    family.reap()
-    while family.code is None and word is not Word.STOP and word is not Word.LOST:
-        word = post.wait()
-        family.reap()
-    family.end(post, at_once=word is Word.LOST)
-    _tell(control, {"exit": family.code})
+    message = SupervisorMessage.CHECK
+    processes.reap()
+    while (
+        processes.code is None
+        and message is not SupervisorMessage.STOP
+        and message is not SupervisorMessage.LOST
+    ):
+        message = messages.wait()
+        processes.reap()
+    processes.end(messages, at_once=message is SupervisorMessage.LOST)
+    _tell(control, {"exit": processes.code})
 
 
 def descendants(root: int) -> list[int]:

@@ -69,7 +69,9 @@ def prepare_agent(
     host = PluginHost(
         [agent.protocol, *agent.plugins],
         agent.registry,
-        shelf_of=lambda plugin_id: StoreShelf(services.store, services.clock, plugin_id, services.home),
+        storage_of=lambda plugin_id: DurablePluginStorage(
+            services.store, services.clock, plugin_id, services.home
+        ),
         report=services.report,
         runner=HookRunner(
             services.settings.hook_timeout_s,
@@ -84,7 +86,7 @@ def prepare_agent(
     return PreparedAgent(agent, model, dispatcher, host, agent.policy())
 
 
-class StoreShelf:
+class DurablePluginStorage:
     """The `Shelf` of one plugin in the runtime's store, on whichever loop the plugin runs."""
 
     __slots__ = ("_clock", "_home", "_plugin_id", "_store")

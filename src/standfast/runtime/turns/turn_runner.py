@@ -442,11 +442,11 @@ class TurnRunner:
         beside = model
         if self._services.tracer is not None:  # only a runtime with a trace needs these modules
             from standfast.trace.tracer import Tracer
-            from standfast.trace.turn_spans import TracedModel, TurnAbout, TurnSpans
+            from standfast.trace.turn_spans import TracedModel, TracedTurn, TurnSpans
 
             assert isinstance(self._services.tracer, Tracer)
             executor = context.plugins.code_executor
-            about = TurnAbout(
+            about = TracedTurn(
                 session_id=self._live.session_id,
                 agent=self._agent.name,
                 model_id=model.model_id,

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from standfast.errors import Code
 from standfast.model.code import Diagnostic
-from standfast.ports.code_engine import CellFunctions, Touched
+from standfast.ports.code_engine import CellFunctions, NamesRead
 from standfast.sandbox.monty.failures import MODULES
 from standfast.sandbox.monty.syntax import SourceLines, bound_by, modules_of, names_in, parse
 from standfast.sandbox.run_errors import by_line, diagnose
@@ -109,7 +109,7 @@ def check_calls(
     return sorted(found, key=by_line)
 
 
-def names_touched(code: str, names: Collection[str]) -> Touched:
+def names_touched(code: str, names: Collection[str]) -> NamesRead:
     """Return which of *names* the code reads, with the literal keys if it reads nothing else of them."""
     keys: dict[str, set[str]] = {}
     whole: set[str] = set()
@@ -124,7 +124,7 @@ def names_touched(code: str, names: Collection[str]) -> Touched:
                 keys.setdefault(name, set()).add(key)
             case ast.Name(id=name, ctx=ast.Load()) if name in names and node not in keyed:
                 whole.add(name)
-    return Touched({**{name: frozenset(seen) for name, seen in keys.items()}, **dict.fromkeys(whole)})
+    return NamesRead({**{name: frozenset(seen) for name, seen in keys.items()}, **dict.fromkeys(whole)})
 
 
 def _misbound(

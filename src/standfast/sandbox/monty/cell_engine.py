@@ -17,7 +17,7 @@ from standfast.errors import CellTooLarge, Code, EngineFailed, ErrorObject, Stan
 from standfast.model.canonical import Json
 from standfast.model.code import Diagnostic, Language, Severity
 from standfast.ports.cell_stepper import CellFailed, CellStopped, Step, StepEnded, StepperHost
-from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, Check, LastCall, Touched
+from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, Check, LastCall, NamesRead
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import without_sources
@@ -79,7 +79,7 @@ class MontyCells(SteppedCells):
 
         return session_source(decode_state(state), definitions, self._workers)
 
-    def touched(self, code: str, names: Collection[str]) -> Touched:
+    def touched(self, code: str, names: Collection[str]) -> NamesRead:
         from standfast.sandbox.monty.cell_check import names_touched
 
         return names_touched(code, names)

@@ -42,20 +42,21 @@ _PLAIN_KINDS: Final = frozenset(
 )
 """Kinds of keys that are cheap to hash, or cannot be hashed at all."""
 _MAX_UNUSUAL: Final = 1_000
-"""How many integers beyond 64 bits may be there if some are keys, as they may all have one hash; and how many
-objects that are neither data nor containers, each of which is made by a call."""
+"""The most integers beyond 64 bits if some are keys, because all of them may have the same hash; and the most
+objects that are neither data nor containers, because each is created by a call."""
 _MAX_NODE_BYTES: Final = 40
-"""The most that a node takes which is skipped with others at once, a reference to it included."""
+"""The maximum size of a node that is skipped together with others, including a reference to it."""
 _NUMBER_ITEM: Final = rb"(?:[\x00-\x17]|\x18.|\x19..|\x1a.{4}|\x1b.{8})"
 _ARRAY_HEAD: Final = rb"(?:[\x80-\x97]|\x98.)"
-"""Of an array that is short enough to be skipped together with others."""
+"""The head of an array that is short enough to be skipped together with others."""
 _UNHASHED: Final = (
     rb"\xa1cInt(?:[\x00-\x17\x20-\x37]|[\x18\x38].|[\x19\x39]..|[\x1a\x3a].{4}|[\x1b\x3b].{8})"
     rb"|\xa1fString(?:" + b"|".join(b"%c.{%d}" % (0x60 + size, size) for size in range(24)) + rb")"
     rb"|\xa1eFloat\xfb.{8}|\xa1dBool[\xf4\xf5]|dNone"
     rb"|\xa1dList" + _ARRAY_HEAD + _NUMBER_ITEM + rb"*+"
 )
-"""Nodes that hash nothing, as the engine writes them. What follows an array of numbers is no number."""
+"""Nodes that hash nothing, as the engine writes them. The item after an array of numbers is never a
+number."""
 _DICT: Final = rb"|\xa1dDict" + _ARRAY_HEAD + rb"(?:\x82" + _NUMBER_ITEM + rb"{2})*+"
 MAX_SUSPENSIONS: Final = 2**31
 

@@ -1,4 +1,4 @@
-"""The variables of a Monty session as Python source that makes them again in another engine.
+"""The variables of a Monty session as Python source that recreates them in another engine.
 
 Values are read one by one and written as literals. A value without a literal form (a function, a class or an
 instance of it, a generator, a value that contains itself) is made by its definition instead: the text of
@@ -36,7 +36,7 @@ class SessionSource(msgspec.Struct, frozen=True):
     lost: list[str]
 
     def code(self) -> str:
-        """Return code that makes the variables; its value is the list of names that it could not make."""
+        """Return code that creates the variables; its value is the list of names that it could not create."""
         names: dict[str, list[str]] = {}
         for name, text in self.definitions.items():
             names.setdefault(text, []).append(name)
@@ -108,7 +108,7 @@ def _value_of(worker: MontyWorker, name: str) -> str | None:
 
 
 def literal(value: object) -> str | None:
-    """Return Python text that makes an equal value; None if it has other types, or exceeds the bounds."""
+    """Return Python source of an equal value; None if it has other types, or exceeds the bounds."""
     try:
         check_bounds(value)
         return _literal(value, 0)

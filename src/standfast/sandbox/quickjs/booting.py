@@ -48,7 +48,7 @@ from standfast.sandbox.quickjs.guest import (
     Imports,
     new_engine,
 )
-from standfast.sandbox.quickjs.module_cache import Boot
+from standfast.sandbox.quickjs.module_cache import BootFacts
 
 _GUARDS: Final = Path(__file__).with_name("guards.wat")
 _BRIDGE: Final = ("open", "bind", "begin", "settle", "poll", "rest", "close", "overflow", "rejected")
@@ -60,7 +60,7 @@ _EXPORTS, _ELEMENTS, _CODE, _DATA = 7, 9, 10, 11
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class ModuleFacts:
     """Facts about one module.
 
     The numbers of two functions, the number of imported functions, the address of its data (above its stack),
@@ -76,13 +76,13 @@ class Build:
 
 BUILDS: Final = {
     # quickjs-rs 0.2.6
-    "647ab11ae29cc6d39a6d17d3aa1e7a6a0b5fb9c44b4864475a18bc644f926050": Build(
+    "647ab11ae29cc6d39a6d17d3aa1e7a6a0b5fb9c44b4864475a18bc644f926050": ModuleFacts(
         call=762, sbrk=1928, imports=13, data=1 << 20, heap=1_177_304
     )
 }
 
 
-class Machine(Imports):
+class CompiledGuest(Imports):
     """The compiled guest with the prelude, from the cache or newly compiled. A process has one."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Machine(Imports):
         return Guest(self, self.boot, max_bytes)
 
 
-def booted(engine: wasmtime.Engine) -> tuple[wasmtime.Module, Boot]:
+def booted(engine: wasmtime.Engine) -> tuple[wasmtime.Module, BootFacts]:
     """Compile the module with the memory that the prelude leaves; return it and facts about it."""
     wasm = guest_wasm()
     build = BUILDS.get(hashlib.sha256(wasm).hexdigest())
@@ -107,7 +107,7 @@ def booted(engine: wasmtime.Engine) -> tuple[wasmtime.Module, Boot]:
         raise GuestMissing("the installed version of quickjs-rs is not supported; install quickjs-rs==0.2.6")
     guarded, tracker = guard(wasm, build)
     quick = new_engine(optimize=False)  # it runs once, for a few milliseconds
-    nothing = Boot(
+    nothing = BootFacts(
         data=build.data, heap=build.heap, image_bytes=0, digest=b"", handles={}, undefined=0, scratch=0,
         overflow=0, rejected=0, grower=build.sbrk,
     )  # fmt: skip
@@ -130,7 +130,7 @@ def booted(engine: wasmtime.Engine) -> tuple[wasmtime.Module, Boot]:
     return wasmtime.Module(engine, parts.joined()), boot
 
 
-def _with_prelude(guest: Guest) -> Boot:
+def _with_prelude(guest: Guest) -> BootFacts:
     """Run the prelude, and look up the handles of the bridge's functions."""
     calls = guest.calls
     scratch = calls["qjs_alloc"](SCRATCH_BYTES)
@@ -176,7 +176,7 @@ def _install_tracker(guest: Guest, tracker: int) -> None:
 # ── the module ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def guard(wasm: bytes, build: Build) -> tuple[bytes, int]:
+def guard(wasm: bytes, build: ModuleFacts) -> tuple[bytes, int]:
     """Return the module with its guards, and the table index of the function for rejected promises."""
     parts = _Sections(wasm)
     types, _ = _numbers(parts[_FUNCTIONS], 0)

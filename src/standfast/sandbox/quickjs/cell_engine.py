@@ -31,7 +31,7 @@ from standfast.ports.cell_stepper import (
     StepEnded,
     StepperHost,
 )
-from standfast.ports.code_engine import SLEEP, CallAnswer, CellFunctions, Check, Touched
+from standfast.ports.code_engine import SLEEP, CallAnswer, CellFunctions, Check, NamesRead
 from standfast.sandbox import run_errors
 from standfast.sandbox.cell_lifecycle import SteppedCells, corrupt, text_problem
 from standfast.sandbox.quickjs import frames, inputs, state
@@ -65,8 +65,8 @@ class QuickJsCells(SteppedCells):
     def names(self, state: bytes) -> list[str]:
         return list(decode_state(state).names)
 
-    def touched(self, code: str, names: Collection[str]) -> Touched:
-        return Touched(touched_names(code, names) if text_problem(code) is None else {})
+    def touched(self, code: str, names: Collection[str]) -> NamesRead:
+        return NamesRead(touched_names(code, names) if text_problem(code) is None else {})
 
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check

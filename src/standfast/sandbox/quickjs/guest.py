@@ -26,7 +26,7 @@ from wasmtime import _bindings
 from wasmtime import _ffi as ffi
 from wasmtime import _func as wasmtime_func
 
-from standfast.sandbox.quickjs.module_cache import Boot
+from standfast.sandbox.quickjs.module_cache import BootFacts
 
 MAX_DEPTH: Final = 1_000
 """Calls nested this deeply fit into the native stack with room to spare."""
@@ -74,7 +74,7 @@ class Broken(Exception):
 class Guest:
     """One instance. Methods that enter it may raise `Trapped`, `Broken`, or an exception of `ask`."""
 
-    def __init__(self, machine: Imports, boot: Boot, max_bytes: int) -> None:
+    def __init__(self, machine: Imports, boot: BootFacts, max_bytes: int) -> None:
         self._machine = machine
         self.boot = boot
         self.now_ms = 0

@@ -25,7 +25,7 @@ import wasmtime
 _DIGEST_BYTES: Final = 32
 
 
-class Boot(msgspec.Struct, frozen=True, kw_only=True):
+class BootFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about a guest that has run the prelude.
 
     Its memory above the stack begins at `data` and is `image_bytes` long; `digest` is the image's digest.
@@ -49,11 +49,11 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
     """The content of a cache file after its digest."""
 
-    boot: Boot
+    boot: BootFacts
     code: bytes
 
 
-def load(engine: wasmtime.Engine, build: bytes) -> tuple[wasmtime.Module, Boot] | None:
+def load(engine: wasmtime.Engine, build: bytes) -> tuple[wasmtime.Module, BootFacts] | None:
     """Return the guest of this build, if the cache has a file for it that is safe and undamaged."""
     path = _path(build)
     if path is None:
@@ -72,7 +72,7 @@ def load(engine: wasmtime.Engine, build: bytes) -> tuple[wasmtime.Module, Boot] 
         return None
 
 
-def store(build: bytes, module: wasmtime.Module, boot: Boot) -> None:
+def store(build: bytes, module: wasmtime.Module, boot: BootFacts) -> None:
     """Write a guest to the cache, if there is a directory for it."""
     path = _path(build)
     if path is None:

@@ -23,7 +23,7 @@ import msgspec
 
 from standfast.sandbox.frames_between import Frames
 from standfast.sandbox.quickjs import frames
-from standfast.sandbox.quickjs.booting import Machine
+from standfast.sandbox.quickjs.booting import CompiledGuest
 from standfast.sandbox.quickjs.build import GuestMissing
 from standfast.sandbox.quickjs.guest import Broken, Guest, GuestSnapshot, Trapped, load_snapshot
 
@@ -53,7 +53,7 @@ class GuestStopped(Exception):
 class GuestClock:
     """Stops a guest whose time is up, and exits the process when the engine is gone."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: CompiledGuest) -> None:
         self._machine = machine
         self._hangup = select.poll()
         self._hangup.register(_STDIN, select.POLLHUP)
@@ -105,7 +105,7 @@ class GuestClock:
 class WorkerProgram:
     """Handles the engine's requests, with the guest of one session at a time."""
 
-    def __init__(self, machine: Machine, line: Frames) -> None:
+    def __init__(self, machine: CompiledGuest, line: Frames) -> None:
         self._machine = machine
         self._line = line
         self._clock = GuestClock(machine)
@@ -357,7 +357,7 @@ def main() -> None:
     os.close(nowhere)
     line = Frames(_STDIN, output, 2**32 - 1)
     try:
-        machine = Machine()
+        machine = CompiledGuest()
     except (GuestMissing, Broken) as error:
         line.send(frames.encode(frames.GuestReply(stop="broken", detail=[str(error)])))
         sys.exit(1)

@@ -25,7 +25,7 @@ from standfast.model.code import Diagnostic
 from standfast.sandbox.run_errors import by_line, diagnose
 from standfast.sandbox.typescript.declarations import RESULT, TopLevel, assigns_result
 from standfast.sandbox.typescript.source import (
-    Moves,
+    OffsetMap,
     Source,
     SourceEdits,
     UnreadableSource,
@@ -67,7 +67,7 @@ class Script:
     """The names that it binds at its top level."""
     binds_result: bool
     """Whether `result` is among them, or is assigned to without a declaration."""
-    moves: Moves = field(repr=False)
+    moves: OffsetMap = field(repr=False)
     source: Source = field(repr=False, compare=False)
 
     def position(self, line: int, column: int) -> tuple[int, int]:

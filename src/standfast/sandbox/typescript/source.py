@@ -1,7 +1,7 @@
 """The syntax tree of TypeScript code, positions and names in it, and edits that turn it into JavaScript.
 
 A removed part leaves blanks of the same width, so most positions do not change. Inserted text is on the same
-line and shifts the positions after it; `Moves` maps them back.
+line and shifts the positions after it; `OffsetMap` maps them back.
 
 Rules
 -----
@@ -298,7 +298,7 @@ Move = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class OffsetMap:
     """Maps offsets of the new text to offsets of the old."""
 
     at: tuple[Move, ...] = ()
@@ -342,10 +342,10 @@ class SourceEdits:
     def _marked(self, start: int, end: int, mark: bytes) -> bytes:
         return blanked(self._data[start:end]).replace(b" ", mark, 1)
 
-    def apply(self) -> tuple[str, Moves]:
+    def apply(self) -> tuple[str, OffsetMap]:
         """Return the new text, and the mapping of its offsets to the old text."""
         if not self._changes:
-            return self._data.decode(), Moves()
+            return self._data.decode(), OffsetMap()
         self._changes.sort(key=lambda change: change[:2])
         parts: list[bytes] = []
         moves: list[Move] = []
@@ -360,7 +360,7 @@ class SourceEdits:
             length += len(new)
             at = end
         parts.append(self._data[at:])
-        return b"".join(parts).decode(), Moves(tuple(moves))
+        return b"".join(parts).decode(), OffsetMap(tuple(moves))
 
 
 def blanked(data: bytes) -> bytes:

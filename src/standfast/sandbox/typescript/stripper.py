@@ -66,7 +66,7 @@ class Stripper:
         self._ends: set[int] = set()
         self._pending: list[Node] = []
         self._lowering = Lowering(source, edits, top)
-        self._landmarks = Landmarks(source, edits)
+        self._landmarks = PositionMarkers(source, edits)
 
     def strip(self) -> None:
         """Visit the whole tree."""
@@ -302,7 +302,7 @@ class Stripper:
             self.refused.append(diagnose(code, message, self._source.span(node), hint))
 
 
-class Landmarks:
+class PositionMarkers:
     """Inserts code that makes the engine record positions of expressions that would otherwise have none.
 
     The engine records a position only for expression statements, calls, binary operators and `throw`. If a

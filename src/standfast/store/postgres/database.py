@@ -171,7 +171,7 @@ class PostgresDatabase:
         """Raise `StoreUnavailable` if the store was closed, or belongs to the parent process."""
         problem, hint = "is closed", None
         if os.getpid() != self._pid:
-            problem, hint = "was opened before this process was forked", "open it anew in the child process"
+            problem, hint = "was opened before this process was forked", "open it again in the child process"
         elif not self._closed:
             return
         error = StoreUnavailable(f"the store {self.address.name} {problem}", hint=hint)

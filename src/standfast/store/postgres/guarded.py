@@ -91,7 +91,7 @@ class KnownSession:
         self.turn = turn
 
 
-class Recording:
+class StatementRecorder:
     """Records the statements of a write. It implements `store.sql.connection.Connection`.
 
     It can answer only the query in `known`; any other query raises `NotKnown`. Leases use *now_ms*, or the
@@ -171,7 +171,7 @@ class GuardedPlan(NamedTuple):
     """A guard and the statements after it. `settle` is called with the guard's answer."""
 
     guard: Statement
-    db: Recording
+    db: StatementRecorder
     settle: Callable[[tuple[int, ...]], None]
 
 
@@ -227,7 +227,7 @@ class GuardedSave:
         return _is_held(known, self._lease, self._save.turn_id)
 
     def plan(self, known: KnownSession, now_ms: int | None) -> GuardedPlan | None:
-        turn, db = known.turn, Recording(now_ms)
+        turn, db = known.turn, StatementRecorder(now_ms)
         assert turn is not None
         place = lifecycle.SavePlace(
             known.session.key, turn.last_entry, turn.turn.record.cancel_requested, injected=False
@@ -273,7 +273,7 @@ class GuardedCommit:
         return _is_held(known, self._lease, self._commit.turn_id)
 
     def plan(self, known: KnownSession, now_ms: int | None) -> GuardedPlan | None:
-        turn, db = known.turn, Recording(now_ms)
+        turn, db = known.turn, StatementRecorder(now_ms)
         assert turn is not None
         if rules.refuse_commit(self._commit, turn.turn.record.cancel_requested, injected=False) is not None:
             return None
@@ -328,7 +328,7 @@ class GuardedBegin:
         return known.turn is None and (self._new.consumes is None or self._input is not None)
 
     def plan(self, known: KnownSession, now_ms: int | None) -> GuardedPlan | None:
-        db = Recording(now_ms)
+        db = StatementRecorder(now_ms)
         if self._input is not None:
             db.known = (inputs.INPUT, (self._new.consumes,)), self._input
         self.result, leased, turn = lifecycle.begin_at_rest(
@@ -369,9 +369,9 @@ def _is_held(known: KnownSession, lease: port.Lease, turn_id: str) -> bool:
     )
 
 
-def _held(known: KnownSession, turn: KnownTurn) -> lifecycle.Held:
+def _held(known: KnownSession, turn: KnownTurn) -> lifecycle.HeldTurn:
     saved = turn.saved.entries
-    return lifecycle.Held(
+    return lifecycle.HeldTurn(
         session=known.session,
         turn=turn.turn,
         injected=False,

@@ -43,7 +43,7 @@ class _Planned(NamedTuple):
     begin: int
 
 
-class Landed(NamedTuple):
+class GroupOutcome(NamedTuple):
     """The jobs of a group that are `done`, and those to run without a guard. The connection may be `lost`."""
 
     done: list[Job[Any]]
@@ -133,7 +133,7 @@ class GuardedWriter:
         sent = {id(one.job) for one in planned}
         return [job for job in jobs if id(job) not in sent]
 
-    def land(self, *, wait: bool = False) -> Landed | None:
+    def land(self, *, wait: bool = False) -> GroupOutcome | None:
         """Return the outcome of the jobs that were sent; None if there is no answer yet, unless *wait*."""
         assert self._pipeline is not None
         planned = self._flying
@@ -144,11 +144,11 @@ class GuardedWriter:
             self._settle(planned, results)
         except StatementFailed as failed:
             self._refused(planned, failed)
-            return Landed([], [one.job for one in planned])
+            return GroupOutcome([], [one.job for one in planned])
         except Exception:  # their outcome is determined on a new connection
             self._lose(planned)
-            return Landed([], [one.job for one in planned], lost=True)
-        return Landed([one.job for one in planned], [])
+            return GroupOutcome([], [one.job for one in planned], lost=True)
+        return GroupOutcome([one.job for one in planned], [])
 
     # For both
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from standfast.ports.session_store import Work
+from standfast.ports.session_store import SessionWork
 from standfast.store.rules import IsDead
 from standfast.store.sql.connection import Connection
 
@@ -75,7 +75,7 @@ class ClaimFilter(NamedTuple):
 class Offered(NamedTuple):
     """Sessions that have work, and the time until the next lease expires unless it is renewed."""
 
-    work: list[Work]
+    work: list[SessionWork]
     lease_ends_ms: int | None
 
 
@@ -90,5 +90,9 @@ def offer(db: Connection, now_ms: int, offer_ms: int, wanted: ClaimFilter, is_de
     keys = [key for key, _, _ in found]
     until_ms = lease_now_ms + offer_ms
     ours = {key for (key,) in db.execute(_OFFER, (keys, until_ms, lease_now_ms)).fetchall()}
-    work = [Work(session_id=session_id, turn_id=turn_id) for key, session_id, turn_id in found if key in ours]
+    work = [
+        SessionWork(session_id=session_id, turn_id=turn_id)
+        for key, session_id, turn_id in found
+        if key in ours
+    ]
     return Offered(work, min(owners.values()) - lease_now_ms if owners else None)

@@ -410,7 +410,7 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
         if version > len(_MIGRATIONS):
             raise SchemaTooNew(
                 f"the schema {schema!r} has version {version} of the tables, "
-                f"this Standfast knows versions up to {len(_MIGRATIONS)}",
+                f"this Standfast supports versions up to {len(_MIGRATIONS)}",
                 hint="upgrade Standfast, or use another schema",
             )
         if connection.execute(b"SELECT 1 FROM pg_namespace WHERE nspname = $1", (schema,)).fetchone() is None:

@@ -67,7 +67,7 @@ class PostgresSessionStore(SqlSessionStore):
 
     async def offer(
         self, now_ms: int, offer_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...] = ()
-    ) -> list[port.Work]:
+    ) -> list[port.SessionWork]:
         wanted = offers.ClaimFilter(agents, limit, without)
         offered = await self._write(
             lambda db: offers.offer(db, now_ms, offer_ms, wanted, self._owner_is_dead)

@@ -55,7 +55,7 @@ def read_settings(raw: psycopg.Connection[Row]) -> tuple[Setting, ...]:
         Setting(
             "data_checksums",
             checksums,
-            warning=None if checksums == "on" else "a damaged page is not noticed; see pg_checksums",
+            warning=None if checksums == "on" else "a damaged page is not detected; see pg_checksums",
         ),
         Setting(
             "synchronous_standby_names",

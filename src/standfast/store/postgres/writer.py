@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A turn's writes are guarded (`guarded_writer`): one message to the server, one answer. The thread of the event
 loop that a turn runs on sends them itself and returns to the loop, which calls `_land` when the answer
-arrives. Until then the group is *in the air*; it has *landed* when the answer was handled, and the lock
+arrives. Until then the group is *in flight*; it has *landed* when the answer was handled, and the lock
 `writing` is held meanwhile. Jobs queued in the meantime form the next group. So no turn waits for another
 thread, and no event loop waits for the server.
 
@@ -18,7 +18,7 @@ later, the transaction is rolled back and the other jobs are run again.
 Rules
 -----
 1. The thread of an event loop never waits, neither for the server nor for another thread.
-2. A group in the air is never lost. If its loop was stopped or is busy, a thread that may wait lands it.
+2. A group in flight is never lost. If its loop was stopped or is busy, a thread that may wait lands it.
 3. Once a job was left to the writer thread, nothing is sent before that job is done.
 """
 
@@ -44,7 +44,7 @@ from standfast.store.postgres.connection import (
     is_transient,
     pipelined,
 )
-from standfast.store.postgres.guarded_writer import GuardedWriter, Landed, is_guarded
+from standfast.store.postgres.guarded_writer import GroupOutcome, GuardedWriter, is_guarded
 from standfast.store.postgres.pipeline import Pipeline
 from standfast.store.sql.connection import Row
 from standfast.store.sql.group_writer import GroupWriter, Job
@@ -80,7 +80,7 @@ class PostgresWriter(GroupWriter):
         """Held, briefly, while deciding which thread writes the queued jobs."""
         self._watch: _Watch | None = None
         self._is_flying = False
-        """Whether a group is in the air, or about to be sent, so that `writing` is held for it."""
+        """Whether a group is in flight, or about to be sent, so that `writing` is held for it."""
         self._is_waiting = False
         """Whether the group's answer is outstanding, and no thread is reading it."""
         self._left: list[Job[Any]] = []
@@ -94,7 +94,7 @@ class PostgresWriter(GroupWriter):
         with self._changing:
             self.jobs.put(job)
             if self._is_flying_for(loop):
-                return  # it is sent once the group in the air has landed
+                return  # it is sent once the group in flight has landed
         if not job.brief or not is_guarded(job):
             self.wake()
         elif at_once:
@@ -164,7 +164,7 @@ class PostgresWriter(GroupWriter):
             self._send_next(watch.loop)
 
     def _send_next(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Send the jobs that were queued while a group was in the air; without any, release `writing`."""
+        """Send the jobs that were queued while a group was in flight; without any, release `writing`."""
         with self._changing:
             if self.jobs.empty() and not self._left:
                 self._is_flying = False
@@ -175,7 +175,7 @@ class PostgresWriter(GroupWriter):
         else:
             self._launch(loop)
 
-    def _settle_group(self, landed: Landed, here: asyncio.AbstractEventLoop | None = None) -> None:
+    def _settle_group(self, landed: GroupOutcome, here: asyncio.AbstractEventLoop | None = None) -> None:
         if landed.lost:
             self.disconnect()
         self._left += landed.refused
@@ -206,7 +206,7 @@ class PostgresWriter(GroupWriter):
             self.writing.release()
 
     def _land_for_loop(self) -> bool:
-        """Land the group in the air if its loop does not; this thread then holds `writing`."""
+        """Land the group in flight if its loop does not; this thread then holds `writing`."""
         with self._changing:
             if not self._is_waiting or self._watch is None:
                 return False

@@ -27,7 +27,7 @@ from standfast.model.limits import UsageEntry
 from standfast.model.session import Entry, Segment, SessionCharter, SessionHead, node_id, split_node_id
 from standfast.ports.session_store import WORK, Blob, NewSession, StateRecord, TurnStates
 from standfast.store import rules
-from standfast.store.rules import Spot, StatePlace, state_id, state_key
+from standfast.store.rules import ReachableNode, StatePlace, state_id, state_key
 from standfast.store.sql import inputs, rows
 from standfast.store.sql.connection import Connection, Row
 from standfast.store.sql.rows import StoredSession, StoredTurn, encode, seal
@@ -250,7 +250,7 @@ def _stand(
         "SELECT max(key) FROM states WHERE session = ? AND node = ?", (session.key, node)
     ).get
     if own is None:
-        spot = Spot(node, branch.depth, writer == session.id, segment_state)
+        spot = ReachableNode(node, branch.depth, writer == session.id, segment_state)
         own = rules.held_at(lambda key: _state_place(db, key), state_key(session.head.state), spot)
     return branch, state_id(own), key
 

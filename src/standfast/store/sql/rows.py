@@ -41,7 +41,7 @@ from standfast.store import packing, rules
 from standfast.store.sql.connection import Connection, Row
 
 if TYPE_CHECKING:
-    from standfast.ports.session_store import Description
+    from standfast.ports.session_store import SessionDescription
 
 T = TypeVar("T")
 
@@ -296,7 +296,7 @@ def write_head(db: Connection, session: StoredSession, head: SessionHead) -> Non
     update_session(db, _replace(session, head=head, body=encode(head)))
 
 
-def describe(db: Connection, session_id: str, **description: Unpack[Description]) -> None:
+def describe(db: Connection, session_id: str, **description: Unpack[SessionDescription]) -> None:
     db.lock_sessions((session_id,))
     session = require_session(db, session_id)
     write_head(db, session, rules.described(session.head, **description))

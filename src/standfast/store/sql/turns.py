@@ -79,7 +79,7 @@ _CANCELLED: Final = "SELECT turn_id FROM turns WHERE state <> 'ended' AND state 
 class SavePlace(msgspec.Struct, frozen=True):
     """The position for a save of a running turn: new journal entries follow `last_entry`.
 
-    It is valid for one turn under one lease, and until the database changes, which `mark` tells.
+    It is valid for one turn under one lease, until the database changes, which `mark` shows.
     """
 
     session_key: int
@@ -90,10 +90,10 @@ class SavePlace(msgspec.Struct, frozen=True):
 
 
 class SavedEntries:
-    """What a turn that runs here has saved.
+    """The journal entries that a turn running here has saved.
 
     `entries` is its journal, None if it is large or if not all of it is known. `place` is where its next save
-    goes if nothing else is written before.
+    goes if nothing else is written before it.
     """
 
     __slots__ = ("entries", "place", "size")
@@ -122,7 +122,7 @@ class SavedEntries:
         return tuple(self.entries.values())
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldTurn(msgspec.Struct, frozen=True):
     """A running turn whose lease was checked, with the related data.
 
     `next_segment` is the key of the next segment. `journaled` counts the rows of the journal; `saved` is the
@@ -244,7 +244,7 @@ def commit(
     return commit_held(db, held, commit, entries).head
 
 
-def commit_held(db: Connection, held: Held, commit: port.TurnCommit, entries: bytes) -> StoredSession:
+def commit_held(db: Connection, held: HeldTurn, commit: port.TurnCommit, entries: bytes) -> StoredSession:
     """End a turn whose commit was checked before; return the session as written."""
     session = held.session
     if commit.state is not None:
@@ -375,11 +375,11 @@ def is_leased(row: Row | None, lease: port.Lease) -> bool:
     return (row[4], row[5], row[11]) == (lease.fence, lease.owner, TurnState.RUNNING)
 
 
-def held_of(row: Row, saved: SavedEntries | None = None) -> Held:
+def held_of(row: Row, saved: SavedEntries | None = None) -> HeldTurn:
     """Return the turn and its session of a row that `commit_reads` found and `is_leased` checked."""
     session, turn = _decoded(row)
     journal = None if saved is None else saved.known(row[24])
-    return Held(session, turn, bool(row[22]), row[23], row[24], bool(row[25]), row[26], journal)
+    return HeldTurn(session, turn, bool(row[22]), row[23], row[24], bool(row[25]), row[26], journal)
 
 
 def _decoded(row: Row) -> tuple[StoredSession, StoredTurn]:

@@ -1,6 +1,6 @@
-"""Opening of SQLite files: with checksums on every page, in WAL mode, with errors of the store's own.
+"""SQLite connections: checksums on every page, WAL mode, and SQLite's errors as errors of the store.
 
-A damaged page, even of an index, raises an error and never gives a wrong result.
+Reading a damaged page, even of an index, raises an error and never returns a wrong result.
 
 Theory of operation
 -------------------
@@ -24,13 +24,13 @@ mark is the `application_id` in the file's header.
 
 Rules
 -----
-1. Bytes are reserved without the checksum VFS: while it is being told to reserve them, it would skip pages.
+1. Bytes are reserved without the checksum VFS, which would skip pages in the same operation.
 2. A rollback journal that a killed program left is rolled back without the checksum VFS: it would write
    checksums over pages of a file that reserves no bytes for them.
 3. A file marked CHECKED that does not reserve the bytes, or one that reserves them unmarked, is damaged.
 4. Tables are migrated first: programs that write no checksums refuse the newer schema.
 5. This process's default VFS is unchanged, so other users of apsw are not affected.
-6. Every SQLite error is converted to one of the store's own errors, which contains the path.
+6. Every SQLite error is converted to an error of the store whose message contains the path.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _TAKEN: Final = (apsw.SQLITE_CONSTRAINT_UNIQUE, apsw.SQLITE_CONSTRAINT_PRIMARYKE
 class SqliteConnection(apsw.Connection):
     """A connection to a file. It has the only write transaction, so there is nothing to lock."""
 
-    patience: Patience
+    patience: LockWait
 
     def insert_new(
         self, sql: str, values: Sequence[Any], refusal: Callable[..., Exception], *about: Any
@@ -100,7 +100,7 @@ class SqliteConnection(apsw.Connection):
 def connect(path: Path, busy_timeout_ms: int) -> SqliteConnection:
     """Open *path* in WAL mode with full sync and page checksums, waiting for others in short steps."""
     connection = open_checked(str(path))
-    patience = Patience(busy_timeout_ms)
+    patience = LockWait(busy_timeout_ms)
     connection.patience = patience
     connection.set_busy_handler(patience)
     # Without it, SQLite prepares a statement again for every bound value: 110 µs instead of 8.
@@ -124,7 +124,9 @@ def create_file(path: Path) -> None:
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except (OSError, ValueError) as error:
-        raise StoreUnavailable(f"cannot open {path}: {error}", hint="check the path and its mode") from error
+        raise StoreUnavailable(
+            f"cannot open {path}: {error}", hint="check the path and its permissions"
+        ) from error
 
 
 def bytes_on_disk(path: Path) -> int:
@@ -133,7 +135,7 @@ def bytes_on_disk(path: Path) -> int:
 
 
 def translated(error: BaseException, path: Path) -> BaseException:
-    """Convert an SQLite error to one of the store's own; return every other error unchanged."""
+    """Convert an SQLite error to an error of the store; return any other error unchanged."""
     match error:
         case apsw.Error():
             found: BaseException = _store_error(error, path)
@@ -147,7 +149,7 @@ def translated(error: BaseException, path: Path) -> BaseException:
     return found
 
 
-class Patience:
+class LockWait:
     """The time to wait for another process, in short steps, because SQLite's own busy handler can starve.
 
     After an unsuccessful wait, and for as long as it took, later waits take only a tenth of the time: writes
@@ -173,7 +175,7 @@ class Patience:
         return True
 
 
-def _enter_wal(connection: SqliteConnection, patience: Patience) -> None:
+def _enter_wal(connection: SqliteConnection, patience: LockWait) -> None:
     """Switch to WAL mode, with retries, because SQLite does not call the busy handler here."""
     attempt = 0
     while True:
@@ -187,7 +189,7 @@ def _enter_wal(connection: SqliteConnection, patience: Patience) -> None:
     if mode != "wal":
         raise StoreUnavailable(
             f"{connection.filename} cannot be used in WAL mode",
-            hint="put the file on a local disk that this process may write to",
+            hint="move the file to a local disk that this process may write to",
         )
 
 
@@ -195,17 +197,17 @@ def _store_error(error: apsw.Error, path: Path) -> StoreError:
     match error:
         case apsw.FullError():
             return StoreUnavailable(
-                f"the disk is full, {path} was not written", hint="free space, then retry"
+                f"the disk is full; {path} was not written", hint="free space, then retry"
             )
         case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
             return _locked(path)
         case apsw.ReadOnlyError() | apsw.PermissionsError():
             return StoreUnavailable(
-                f"{path} cannot be written to", hint="check the mode of file and directory"
+                f"{path} cannot be written to", hint="check the permissions of the file and its directory"
             )
         case apsw.CantOpenError():
             return StoreUnavailable(
-                f"{path} cannot be opened", hint="check the path, its mode and free space"
+                f"{path} cannot be opened", hint="check the path, its permissions and the free space"
             )
         case apsw.IOError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
             page = None
@@ -221,11 +223,11 @@ def _store_error(error: apsw.Error, path: Path) -> StoreError:
         case apsw.CorruptError():
             return damaged(f"{path} is damaged: {error}")
         case _:
-            return StoreError(f"SQLite refused on {path}: {error}")
+            return StoreError(f"SQLite failed on {path}: {error}")
 
 
 def _locked(path: Path) -> StoreUnavailable:
-    """Name the process that has the lock; a process that is stopped keeps it until it continues or ends."""
+    """Return an error that names the process holding the lock; a stopped process holds it until it ends."""
     holder = find_lock_holder(path)
     if holder is None:
         return StoreUnavailable(f"{path} is locked by another process", hint="retry, or end that process")
@@ -372,7 +374,7 @@ def start_rewrite(path: Path, check: Callable[[SqliteConnection], None]) -> None
     _load()
     _roll_back(path)
     with contextlib.closing(_open_below(path)) as db:
-        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a refused file is not changed
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a rejected file is not changed
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("BEGIN EXCLUSIVE")
         if _state_of(db, path) is not _State.CHECKED:
@@ -429,7 +431,7 @@ def _create(path: Path) -> None:
         db.execute("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = EXTRA")
         db.reserve_bytes("main", _RESERVED)
         db.execute("BEGIN EXCLUSIVE")
-        if _state_of(db, path) is _State.EMPTY:  # unless another program was faster
+        if _state_of(db, path) is _State.EMPTY:  # unless another program created it first
             db.execute(f"PRAGMA application_id = {_CHECKED}")
         db.execute("COMMIT")
 
@@ -472,7 +474,7 @@ def _state_of(db: SqliteConnection, path: Path) -> _State:
     if header is None:
         return _State.EMPTY
     if not header.startswith(_MAGIC):
-        return _State.WITHOUT  # SQLite itself is going to refuse it
+        return _State.WITHOUT  # SQLite itself will reject it
     reserved, mark = header[20] == _RESERVED, int.from_bytes(header[68:72], "big")
     if mark == _UPGRADING:
         return _State.RESERVED if reserved else _State.NOTHING_RESERVED

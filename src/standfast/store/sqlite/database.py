@@ -93,7 +93,7 @@ class Database:
 
     def _open_for_writing(self, components: Components) -> None:
         connection.create_file(self.path)
-        patience = connection.Patience(max(self._busy_timeout_ms, UPGRADE_TIMEOUT_MS))
+        patience = connection.LockWait(max(self._busy_timeout_ms, UPGRADE_TIMEOUT_MS))
         connection.ensure_checksums(self.path, patience, lambda db: migrate_all(db, components, self.path))
         self._group = SqliteWriter(self._connect(), self._translated)
         if self.read(lambda db: is_behind(db, components)):
@@ -144,18 +144,18 @@ class Database:
         return future
 
     def begin_at_once(self) -> SqliteWriter | None:
-        """Return the writer with a transaction for `run_at_once`; None if a loop had to wait for that."""
+        """Return the writer with a transaction for `run_at_once`; None if that would make a loop wait."""
         group = self._group
         if group is None or self._closed or os.getpid() != self._pid or not group.jobs.empty():
             return None
         return group if group.begin_at_once() else None
 
     def can_read_at_once(self) -> bool:
-        """Whether a brief query need not wait for a connection to be opened."""
+        """Whether a brief query can run without waiting for a connection to be opened."""
         return bool(self._readers)
 
     def read(self, query: Callable[[SqliteConnection], T]) -> T:
-        """Run *query* on a connection that sees every acknowledged write. One statement sees one state."""
+        """Run *query* on a connection that sees every acknowledged write; each statement sees one state."""
         self.require_open()
         try:
             return self._read(query)
@@ -163,7 +163,7 @@ class Database:
             raise self._translated(error) from error
 
     def read_consistently(self, query: Callable[[SqliteConnection], T]) -> T:
-        """Like `read`, and all statements of *query* see one state."""
+        """Like `read`, but all statements of *query* see the same state."""
 
         def in_transaction(db: SqliteConnection) -> T:
             db.execute("BEGIN")
@@ -220,7 +220,8 @@ class Database:
         if self._group is None:
             raise _for_good(
                 StoreUnavailable(
-                    f"{self.path} cannot be written to", hint="check the mode of file and directory"
+                    f"{self.path} cannot be written to",
+                    hint="check the permissions of the file and its directory",
                 )
             )
         return self._group
@@ -243,7 +244,7 @@ class Database:
         try:
             result = query(reader)
         except BaseException:
-            reader.close(True)  # an open statement would show the next reader an old state
+            reader.close(True)  # with an open statement, the next reader would see an old state
             raise
         if self._closed or len(self._readers) >= MAX_READERS:
             reader.close(True)

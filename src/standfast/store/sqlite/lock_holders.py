@@ -1,7 +1,7 @@
 """Finds the process that holds the write lock of a SQLite file, if it is on this machine.
 
-SQLite's locks are POSIX locks, which Linux lists in `/proc/locks` with the process that has them. In WAL mode
-the one writer has byte 120 of the file `-shm`; outside of it, the file itself.
+SQLite's locks are POSIX locks, which Linux lists in `/proc/locks` with the processes that hold them. In WAL
+mode the writer locks byte 120 of the `-shm` file; in other modes it locks the database file itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _STATES: Final = {"T": "stopped", "t": "stopped by a debugger", "D": "waiting fo
 
 
 class LockHolder(NamedTuple):
-    """A process with the write lock. `state` is empty if it is running normally."""
+    """A process that holds the write lock. `state` is empty if it is running normally."""
 
     pid: int
     name: str

@@ -34,7 +34,7 @@ from standfast.store.sqlite.schema import migrate_all
 
 
 def back_up(database: Database, to: str | Path) -> Path:
-    """Copy the whole file as it stands now to a new file *to*, and check every page of the copy.
+    """Copy the whole file in its current state to a new file *to*, and check every page of the copy.
 
     `cp` would miss the write-ahead log, and `sqlite3 .backup` leaves page 1 of the copy without its checksum.
     """
@@ -86,7 +86,7 @@ _DEFINITIONS: Final = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL
 def rewrite_checksums(path: Path) -> int | None:
     """Check every record of the file, then write the checksums of all pages anew.
 
-    Returns how many records there are; None if every page matches its checksum, and nothing was to do. Raises
+    Returns the number of records; None if every page already matches its checksum. Raises
     `RecordCorrupt` if a check fails and `StoreUnavailable` if another program has the file open. Neither
     changes the file.
     """
@@ -107,14 +107,14 @@ def rewrite_checksums(path: Path) -> int | None:
         raise
     except (apsw.Error, UnicodeError) as error:
         raise connection.translated(error, path) from error
-    Database(path, COMPONENTS).close()  # continues from the mark that `start_rewrite` has made
+    Database(path, COMPONENTS).close()  # continues from the mark that `start_rewrite` set
     if (page := connection.find_damaged_page(path)) is not None:
         raise connection.page_damaged(path, page)
     return records
 
 
 def _check(db: SqliteConnection, path: Path) -> int:
-    """Check all that can be checked without page checksums, and rebuild the indexes; count the records."""
+    """Check everything but page checksums, rebuild the indexes, and return the number of records."""
     problem = db.execute("PRAGMA integrity_check(1)").get
     if problem != "ok":
         raise connection.damaged(f"{path} is damaged: {problem}")
@@ -130,7 +130,7 @@ def _check(db: SqliteConnection, path: Path) -> int:
 
 
 def _check_definitions(db: SqliteConnection, path: Path) -> None:
-    """Compare tables and indexes with those of a new file: one wrong letter would rebuild a wrong index."""
+    """Compare the definitions with those of a new file: one changed letter could rebuild a wrong index."""
     with contextlib.closing(SqliteConnection(":memory:")) as new:
         migrate_all(new, COMPONENTS, path)
         expected = new.execute(_DEFINITIONS).fetchall()
@@ -138,5 +138,5 @@ def _check_definitions(db: SqliteConnection, path: Path) -> None:
     for name, sql in expected:
         if (name, sql) not in found:
             raise connection.damaged(
-                f"{path} is damaged: the definition of {name} is not the one that Standfast made"
+                f"{path} is damaged: the definition of {name} is not the one that Standfast created"
             )

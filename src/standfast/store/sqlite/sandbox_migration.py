@@ -2,13 +2,13 @@
 
 Theory of operation
 -------------------
-The sandbox once had a store of its own, in the same file. A row of `sandbox_sessions` had the engine's bytes,
-`sandbox_runs` the runs that waited for an approval. Now a session of the sandbox is a session with `code`,
-and a run is a turn. This migration converts the sessions; snapshots and approvals are kept.
+The sandbox once had its own store in the same file. A row of `sandbox_sessions` held the engine's bytes, and
+a row of `sandbox_runs` held a run that waited for an approval. Now a session of the sandbox is a session with
+`code`, and a run is a turn. This migration converts the sessions; snapshots and approvals are kept.
 
 Rules
 -----
-1. It writes sessions with the code of today, so it must run after all other migrations.
+1. It writes sessions with the current code, so it must run after all other migrations.
 2. A waiting run cannot become a turn, because it has no turn's journal: the file is refused and not changed.
 3. Every record that is read is checked. A file with a damaged record is refused.
 """
@@ -50,7 +50,7 @@ _log: Final = logging.getLogger("standfast")
 
 
 class _Meta(SessionMeta, frozen=True, kw_only=True):
-    """A session's meta as it was stored; the engine was left out where it was the first one."""
+    """A session's metadata as it was stored; the field `engine` was omitted for the first engine."""
 
     engine: str = "monty"
 
@@ -78,7 +78,7 @@ def convert(db: SqliteConnection) -> None:
             taken.add(session_id)
             _rename(db, former_id, session_id)
             _log.warning(
-                "an agent has a session %r too: that of the sandbox is now %r", former_id, session_id
+                "an agent also has a session %r; the sandbox's session is now %r", former_id, session_id
             )
         (row,) = db.execute(_SESSION, (former_id,)).fetchall()  # one at a time: states may be large
         _insert(db, session_id, row)
@@ -118,7 +118,7 @@ def _checked(row: Row) -> tuple[_Meta, int | None, bytes]:
 
 
 def _state_record(memory: bytes) -> tuple[StateRecord, tuple[Blob, ...]]:
-    """Return the state of a session whose code has left *memory*, and the blobs it needs."""
+    """Return the state of a session whose code has the stored variables *memory*, and the blobs it needs."""
     digest = digest_bytes(memory)
     inline = len(memory) <= _INLINE_BYTES
     entry = PluginSnapshotEntry(
@@ -146,7 +146,7 @@ def _free_name(session_id: str, taken: set[str]) -> str:
 
 
 def _rename(db: SqliteConnection, session_id: str, new_id: str) -> None:
-    """Give the snapshots and approvals of the sandbox's session to its new id; an agent's stay."""
+    """Assign the snapshots and approvals of the sandbox's session to its new id; leave an agent's alone."""
     for approval in waits.find_approvals(db, session_id=session_id):
         if not approval.run_id.startswith("t_"):
             db.execute("DELETE FROM approvals WHERE approval_id = ?", (approval.approval_id,))

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 A component defines its tables as migrations: SQL, or a function of the connection.
-`standfast_schema` records how many of them the file has had. Components are migrated in their order, so a
-function may use the tables of those before its own.
+`standfast_schema` records how many of them have been applied to the file. Components are migrated in their
+order, so a function may use the tables of those before its own.
 
 Rules
 -----
@@ -38,9 +38,9 @@ CREATE TABLE IF NOT EXISTS standfast_schema (
 
 SESSIONS: Final[tuple[Migration, ...]] = (
     """
-    -- `family` is shared by a session and its forks; `leaf_key` is the segment of the leaf. `owner` has the
-    -- lease, if anyone has. Keys are never used twice, and a session's fences start at key << 32: an old
-    -- owner's fence means nothing to a later session of the same name.
+    -- `family` is shared by a session and its forks; `leaf_key` is the segment of the leaf. `owner` holds the
+    -- lease, if any process does. Keys are never reused, and a session's fences start at key << 32, so an old
+    -- owner's fence is invalid for a later session of the same name.
     CREATE TABLE sessions (
         key INTEGER PRIMARY KEY AUTOINCREMENT,
         id TEXT NOT NULL UNIQUE,
@@ -54,7 +54,7 @@ SESSIONS: Final[tuple[Migration, ...]] = (
     ) STRICT;
     CREATE INDEX sessions_by_family ON sessions (family);
 
-    -- `up` is the segment of the parent and `up_at` the parent's place in it; `opens_at` is the place of the
+    -- `up` is the parent's segment and `up_at` the parent's position in it; `opens_at` is the position of the
     -- first node that opens a frame.
     CREATE TABLE segments (
         key INTEGER PRIMARY KEY,
@@ -105,7 +105,7 @@ SESSIONS: Final[tuple[Migration, ...]] = (
     ) STRICT;
     CREATE UNIQUE INDEX journal_by_turn ON journal (turn_id, name, kind);
 
-    -- A claimed input keeps its row, without its body: a sender that repeats itself is then not heard twice.
+    -- A claimed input keeps its row without its body, so that a repeated input is not delivered twice.
     CREATE TABLE inputs (
         seq INTEGER PRIMARY KEY,
         input_id TEXT NOT NULL UNIQUE,
@@ -117,8 +117,8 @@ SESSIONS: Final[tuple[Migration, ...]] = (
     ) STRICT;
     CREATE INDEX inputs_by_session ON inputs (session, kind);
 
-    -- Without `wait` it is a completion that came before its wait was saved. `stands` says that the turn
-    -- resumes when this wait is over.
+    -- Without `wait`, the row is a completion that arrived before its wait was saved. `stands` means that the
+    -- turn resumes when this wait is over.
     CREATE TABLE waits (
         turn_id TEXT NOT NULL,
         wait_id TEXT NOT NULL,
@@ -135,20 +135,20 @@ SESSIONS: Final[tuple[Migration, ...]] = (
         data BLOB NOT NULL
     ) STRICT;
 
-    -- Journals of sandbox runs that no run owns, and since when we know that.
+    -- Journals that no sandbox run owns, and when that was first noticed.
     CREATE TABLE sandbox_leftovers (
         run_id TEXT PRIMARY KEY,
         seen_at INTEGER NOT NULL
     ) STRICT;
     """,
     """
-    -- The state that holds at the segment's end as it was appended. A digest covers it if there is one, so
-    -- that segments from before keep theirs.
+    -- The state at the segment's end when it was appended. A row's digest covers it only if it is set, so
+    -- that the digests of older segments stay valid.
     ALTER TABLE segments ADD COLUMN state INTEGER;
 
-    -- The state of plugins and tools. `session` wrote it when `node` was its leaf; `previous` held before.
-    -- `sum` is the digest of `body`, so that a line of states is walked and checked without the bodies. Keys
-    -- are never used twice, because others remember a state by its key.
+    -- The state of plugins and tools. `session` wrote it when `node` was its leaf; `previous` is the state
+    -- before. `sum` is the digest of `body`, so that a line of states is walked and checked without the
+    -- bodies. Keys are never reused, because other records refer to a state by its key.
     CREATE TABLE states (
         key INTEGER PRIMARY KEY AUTOINCREMENT,
         family INTEGER NOT NULL,
@@ -164,7 +164,7 @@ SESSIONS: Final[tuple[Migration, ...]] = (
     CREATE INDEX states_by_family ON states (family);
     CREATE INDEX states_by_node ON states (session, node);
 
-    -- What plugins keep beyond one session.
+    -- Data that plugins store beyond one session.
     CREATE TABLE shelf (
         plugin_id TEXT NOT NULL,
         scope TEXT NOT NULL,
@@ -176,11 +176,11 @@ SESSIONS: Final[tuple[Migration, ...]] = (
     ) STRICT;
     """,
     """
-    -- The session that made this one, as the head's charter has it: to find children by.
+    -- The session that created this one, as in the head's charter, for finding the children of a session.
     ALTER TABLE sessions ADD COLUMN parent TEXT;
     CREATE INDEX sessions_by_parent ON sessions (parent) WHERE parent IS NOT NULL;
 
-    -- To find the sessions that a turn could begin for.
+    -- For finding the sessions in which a turn could begin.
     CREATE INDEX inputs_queued ON inputs (session) WHERE kind = 'queue';
 
     -- `live` is 1 until the task is over.
@@ -195,7 +195,7 @@ SESSIONS: Final[tuple[Migration, ...]] = (
     CREATE UNIQUE INDEX tasks_by_session ON tasks (session, task_id);
     CREATE INDEX tasks_live ON tasks (session) WHERE live = 1;
 
-    -- `due` is when the source occurs by itself.
+    -- `due` is the next scheduled time of the source.
     CREATE TABLE triggers (
         name TEXT PRIMARY KEY,
         session INTEGER NOT NULL,
@@ -205,7 +205,8 @@ SESSIONS: Final[tuple[Migration, ...]] = (
     ) STRICT;
     CREATE INDEX triggers_by_session ON triggers (session);
 
-    -- What was delivered, so that it is not delivered again. What it was is in the inputs it became.
+    -- Delivered occurrences, so that none is delivered again. Their contents are in the inputs that they
+    -- became.
     CREATE TABLE occurrences (
         source TEXT NOT NULL,
         key TEXT NOT NULL,
@@ -215,7 +216,8 @@ SESSIONS: Final[tuple[Migration, ...]] = (
     ) STRICT, WITHOUT ROWID;
     """,
     """
-    -- By how much the time of day is ahead of the boot-time clock: for leases of this boot, and as last seen.
+    -- The offset of the time of day from the boot-time clock: the one used for leases of this boot, and the
+    -- last one seen.
     CREATE TABLE clocks (
         boot TEXT PRIMARY KEY,
         lease_offset_ms INTEGER NOT NULL,
@@ -237,8 +239,8 @@ SESSIONS: Final[tuple[Migration, ...]] = (
     ) STRICT;
     """,
     """
-    -- Bodies of segments and journals may be packed from here on (`packing`). The tables are the same: the
-    -- version rises so that programs which cannot unpack them refuse the file.
+    -- From here on, bodies of segments and journals may be packed (`packing`). The tables are unchanged: the
+    -- version is raised so that programs that cannot unpack them refuse the file.
     """,
 )
 
@@ -254,8 +256,8 @@ SANDBOX_BEFORE: Final = (
         state BLOB NOT NULL
     ) STRICT;
 
-    -- The highest epoch of any session that was deleted. New sessions start above it, so that a session
-    -- of the same name never meets an epoch that a process remembers of its forerunner.
+    -- The highest epoch of any deleted session. New sessions start above it, so that a session of the same
+    -- name never has an epoch that a process has cached for its predecessor.
     CREATE TABLE sandbox_retired (
         only_row INTEGER PRIMARY KEY CHECK (only_row = 0),
         epoch INTEGER NOT NULL
@@ -297,11 +299,11 @@ SANDBOX_BEFORE: Final = (
     CREATE INDEX approvals_by_run ON approvals (run_id);
     """,
     """
-    -- Every page of the file carries a checksum from here on (`checksums`). The tables are the same: the
-    -- version rises so that programs which write no checksums refuse the file.
+    -- From here on, every page of the file has a checksum (`connection`). The tables are unchanged: the
+    -- version is raised so that programs that write no checksums refuse the file.
     """,
 )
-"""The tables from when the sandbox had a store of its own. `sandbox_migration` converts them."""
+"""The tables of the time when the sandbox had its own store. `sandbox_migration` converts them."""
 
 
 def is_behind(db: SqliteConnection, components: Components) -> bool:
@@ -312,7 +314,7 @@ def is_behind(db: SqliteConnection, components: Components) -> bool:
 
 
 def has_old_tables(db: SqliteConnection, components: Components) -> bool:
-    """Whether a reader needs migrations that change more than the version."""
+    """Return whether a reader needs migrations that change more than the version."""
     missing = [one for name, known in components.items() for one in known[_version(db, name) :]]
     return any(map(_changes_tables, missing))
 
@@ -323,13 +325,13 @@ def refuse_newer(db: SqliteConnection, components: Components, path: Path) -> No
         if (version := _version(db, name)) > len(known):
             raise SchemaTooNew(
                 f"{path} has version {version} of the {name} tables, "
-                f"this Standfast knows versions up to {len(known)}",
+                f"this Standfast supports versions up to {len(known)}",
                 hint="upgrade Standfast, or use another file",
             )
 
 
 def migrate_all(db: SqliteConnection, components: Components, path: Path) -> None:
-    """Bring all tables of the file *path* to their last version, inside the caller's transaction."""
+    """Migrate all tables of the file *path* to their latest version, inside the caller's transaction."""
     refuse_newer(db, components, path)
     if _version_table(db) == FORMER_SCHEMA_TABLE:
         db.execute(f"ALTER TABLE {FORMER_SCHEMA_TABLE} RENAME TO {_TABLE}")
@@ -354,15 +356,15 @@ def _version(db: SqliteConnection, component: str) -> int:
 
 
 def _version_table(db: SqliteConnection) -> str | None:
-    """Return the name of the table with the versions, which may be its former one; None in a new file."""
-    # `table_exists` would answer from what this connection knew before others made the table.
+    """Return the name of the table with the versions, which may be its former name; None for a new file."""
+    # `table_exists` would use this connection's cached schema, which may predate the table.
     names = "SELECT name FROM sqlite_schema WHERE name IN (?, ?) ORDER BY name DESC"
     found: str | None = db.execute(names, (_TABLE, FORMER_SCHEMA_TABLE)).get
     return found
 
 
 def _changes_tables(migration: Migration) -> bool:
-    """Whether there is more in a migration than comments."""
+    """Return whether a migration has more than comments."""
     if callable(migration):
         return True
     lines = (line.strip() for line in migration.splitlines())

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class SqliteSessionStore(SqlSessionStore):
-    """A `SessionStore` in the file *path*, made if need be, for this user only."""
+    """A `SessionStore` in the file *path*, which is created if needed, for this user only."""
 
     database: Database
 
@@ -41,7 +41,7 @@ class SqliteSessionStore(SqlSessionStore):
     ) -> None:
         super().__init__(Database(path, COMPONENTS), owner_is_dead, MAX_READERS, blobs)
         self._wrote = ""
-        """The session that has begun a turn, or written without one, alone in this round of the loop."""
+        """The only session that has begun a turn, or written outside of one, in this cycle of the loop."""
 
     async def _write(
         self, job: Callable[[Connection], T], scope: WriteScope | None = None, *, brief_of: str | None = None
@@ -55,7 +55,7 @@ class SqliteSessionStore(SqlSessionStore):
         return await self.database.write_soon(job, scope, haste)
 
     def _haste(self, loop: asyncio.AbstractEventLoop, session_id: str) -> Haste:
-        """Return "alone" if no other turn runs, or has written in this round of *loop*; else "brief"."""
+        """Return "alone" if no other turn is running or wrote in this cycle of *loop*; otherwise "brief"."""
         turn = self._running.get(session_id)
         if len(self._running) > (turn is not None) or self._wrote not in ("", session_id):
             return "brief"
@@ -68,7 +68,7 @@ class SqliteSessionStore(SqlSessionStore):
         self._wrote = ""
 
     async def head(self, session_id: str) -> SessionHead | None:
-        """Read a head at once if a connection is open; one statement needs no transaction."""
+        """Return a session's head, immediately if a connection is open (one statement, no transaction)."""
         if not self.database.can_read_at_once():
             return await super().head(session_id)
         return self.database.read(lambda db: rows.head(db, session_id))
@@ -90,11 +90,11 @@ class SqliteSessionStore(SqlSessionStore):
 
     async def offer(
         self, now_ms: int, offer_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...] = ()
-    ) -> list[port.Work]:
+    ) -> list[port.SessionWork]:
         return await local_work.offer(self, now_ms, agents, limit, without)
 
     def listen(self, hear: Callable[[str], None]) -> Callable[[], None]:
-        """Nothing is announced here: other processes of this machine poll."""
+        """Return a function that does nothing: other processes on this machine poll."""
         return lambda: None
 
     async def announce(self, text: str) -> None:

@@ -9,15 +9,15 @@ in the ledgers of their sessions; while a subagent's turn runs in this process, 
 they arrive. A subagent's limits are the remainder of the budget when it starts. When nothing is left, running
 subagents are stopped at their next reply, and the turn at its next checkpoint.
 
-The limits of a subagent's turn are written to the plugin's shelf before it begins, so that the subagent can
+The limits of a subagent's turn are written to the plugin's storage before it begins, so that the subagent can
 share them with its own subagents, and a call that is repeated after a crash assigns the same limits.
 
 Rules
 -----
 1. The last model calls are reserved for the turn itself, so that it can read its subagents' results and
    answer.
-2. As without subagents, a turn that has used up its tokens or time gets one more step; one that has used up
-   its model calls or cost does not.
+2. A turn that has used up its tokens or time gets one more step, as it does without subagents; a turn that
+   has used up its model calls or cost does not.
 3. If no shared limit is set, nothing is counted.
 """
 
@@ -32,7 +32,7 @@ import msgspec
 from standfast.errors import ErrorObject, ToolError, TurnCode
 from standfast.model.canonical import Json
 from standfast.model.limits import Usage, UsageLimits, dollars
-from standfast.plugins.contexts import Shelf
+from standfast.plugins.contexts import PluginStorage
 from standfast.plugins.shipped.subagent_children import Children, KnownChild
 
 _SCOPE: Final = "limits"
@@ -56,13 +56,13 @@ def is_shared(limits: UsageLimits) -> bool:
 
 
 def no_credit(limits: UsageLimits, spent: SharedSpending) -> ErrorObject | None:
-    """Return why the turn itself may not call its model once more; None if it may."""
+    """Return why the turn itself may not call its model again; None if it may."""
     hard = UsageLimits(max_calls=limits.max_calls, max_cost_usd=limits.max_cost_usd)
     return used_up(hard, spent, kept_calls=0)
 
 
 def used_up(limits: UsageLimits, spent: SharedSpending, *, kept_calls: int) -> ErrorObject | None:
-    """Return which limit is used up, with *kept_calls* reserved; None if something is left of each limit."""
+    """Return an error for the limit that is used up, with *kept_calls* reserved; None if none is."""
     usage = spent.usage
     if limits.max_tokens is not None and usage.total >= limits.max_tokens:
         return _over(f"used {usage.total:,} tokens, the limit is {limits.max_tokens:,}")
@@ -98,7 +98,7 @@ def _over(problem: str) -> ErrorObject:
     )
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class BudgetTally(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When a turn began, its usage, and the last known usage of its subagents."""
 
     turn_id: str = ""
@@ -108,10 +108,10 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     warned: bool = False
 
 
-class Pool:
+class SharedBudget:
     """The budget of one session. *keep* stores a tally with the turn."""
 
-    def __init__(self, session_id: str, shelf: Shelf, keep: Callable[[Json], None]) -> None:
+    def __init__(self, session_id: str, storage: PluginStorage, keep: Callable[[Json], None]) -> None:
         self.session_id = session_id
         self.policy = UsageLimits()
         """The limits of the session's turns; a subagent may have been given lower ones."""
@@ -119,17 +119,17 @@ class Pool:
         self.is_subagent = False
         self.own_limits: Mapping[str, UsageLimits] = {}
         """The limits of other agents, by name."""
-        self.tally = Tally()
+        self.tally = BudgetTally()
         self._live: dict[str, Usage] = {}
-        self._shelf = shelf
+        self._storage = storage
         self._keep = keep
         self._given: UsageLimits | None = None
 
     async def begin(self, turn_id: str) -> None:
         """Begin to count a turn of the session."""
         self._given = await self._read(self.session_id) if self.is_subagent else None
-        self._live.clear()  # running subagents were started by another turn and count against it
-        self._note(Tally(turn_id=turn_id, began_ms=_now_ms()))
+        self._live.clear()  # running subagents count against the earlier turn that started them
+        self._note(BudgetTally(turn_id=turn_id, began_ms=_now_ms()))
 
     async def limits(self) -> UsageLimits:
         """Return the limits that the turn and its subagents share."""
@@ -153,9 +153,9 @@ class Pool:
             self._note(msgspec.structs.replace(self.tally, subagents=subagents))
 
     def restore(self, kept: Json) -> None:
-        self.tally = msgspec.convert(kept, Tally) if kept is not None else Tally()
+        self.tally = msgspec.convert(kept, BudgetTally) if kept is not None else BudgetTally()
 
-    def _note(self, tally: Tally) -> None:
+    def _note(self, tally: BudgetTally) -> None:
         self.tally = tally
         if self.enabled and is_shared(self._given or self.policy):
             self._keep(msgspec.to_builtins(tally))
@@ -178,7 +178,7 @@ class Pool:
             total = await self._in_ledgers(children)
             self._live.pop(agent_id, None)  # no await before `saw`, so that usage counts exactly once
             self.saw(total)
-            await self._shelf.put(_SCOPE, agent_id, None)
+            await self._storage.put(_SCOPE, agent_id, None)
         self._live.pop(agent_id, None)
 
     async def used_up(self) -> ErrorObject | None:
@@ -229,18 +229,18 @@ class Pool:
         if not self.enabled or not is_shared(shared):
             return None
         if agent_id not in known and (given := await self._read(agent_id)) is not None:
-            return given  # this call has been executed before a crash
+            return given  # this call was executed before, and then the process crashed
         await self.look(children)
         spent = self._spent()
         if (problem := used_up(shared, spent, kept_calls=KEPT_CALLS)) is not None:
             raise ToolError(problem.code, problem.message, hint=problem.hint)
         own = self.policy if agent is None else self.own_limits.get(agent, UsageLimits())
         limits = allowance(shared, spent, own)
-        await self._shelf.put(_SCOPE, agent_id, msgspec.json.encode(limits))
+        await self._storage.put(_SCOPE, agent_id, msgspec.json.encode(limits))
         return limits
 
     async def _read(self, session_id: str) -> UsageLimits | None:
-        kept = await self._shelf.get(_SCOPE, session_id)
+        kept = await self._storage.get(_SCOPE, session_id)
         return None if kept is None else msgspec.json.decode(kept, type=UsageLimits)
 
 
