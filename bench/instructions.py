@@ -25,6 +25,7 @@ from typing import Any
 
 USER, REPLY, RESULT = "u" * 200, "r" * 400, "t" * 100
 CALLS = 10
+AT_ONCE = 20
 FEW, MANY, WARM_UP = 10, 40, 50
 """Repetitions of the two counts, and those before them: Python specializes its code in the first ones."""
 LIBRARIES = {
@@ -78,6 +79,18 @@ async def new_sessions(store: str) -> AsyncIterator[Turn]:
 
 
 @asynccontextmanager
+async def turns_at_once(store: str) -> AsyncIterator[Turn]:
+    """A turn in each of several sessions at once."""
+    from standfast import Agent, Runtime, ScriptedModel
+
+    turns = (MANY + WARM_UP) * AT_ONCE
+    agent: Agent[None, str] = Agent(ScriptedModel([{"text": REPLY}] * turns, strict=False))
+    async with Runtime(store) as runtime:
+        sessions = [await runtime.session(f"s{number}", agent=agent) for number in range(AT_ONCE)]
+        yield lambda: asyncio.gather(*[session.turn(USER).settled() for session in sessions])
+
+
+@asynccontextmanager
 async def reopened(store: str, length: int) -> AsyncIterator[Turn]:
     """A turn of a session of *length* turns in a runtime that has just been opened."""
     from standfast import Agent, Runtime, ScriptedModel
@@ -115,6 +128,7 @@ WORKLOADS: dict[str, Callable[[str], Any]] = {
     "plain turn, memory": lambda store: turns(None, 0),
     "plain turn, stored": lambda store: turns(store, 0),
     "plain turn of a new session, stored": new_sessions,
+    f"{AT_ONCE} plain turns at once, stored": turns_at_once,
     "ten tools in sequence, memory": lambda store: turns(None, CALLS),
     "ten tools in sequence, stored": lambda store: turns(store, CALLS),
     "reopen 200 turns, and one turn": lambda store: reopened(store, 200),

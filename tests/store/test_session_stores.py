@@ -31,7 +31,7 @@ class TestMemory(SessionStoreContract):
 class TestMemoryWithEveryEndedTurnPacked(SessionStoreContract):
     @pytest.fixture
     def store(self, monkeypatch: pytest.MonkeyPatch) -> SessionStore:
-        monkeypatch.setattr(memory_tables, "_MAX_WHOLE", 0)
+        monkeypatch.setattr(memory_tables, "_MAX_IN_USE", 0)
         return MemorySessionStore(owner_is_dead=is_dead)
 
 

@@ -144,11 +144,13 @@ class UsageEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def add_to_ledger(ledger: tuple[UsageEntry, ...], entries: tuple[UsageEntry, ...]) -> tuple[UsageEntry, ...]:
     """Return *ledger* with *entries* added, one line for each source and model."""
-    lines = {(line.source, line.model): line.usage for line in ledger}
+    lines = {(line.source, line.model): line for line in ledger}
     for entry in entries:
         key = (entry.source, entry.model)
-        lines[key] = lines[key] + entry.usage if key in lines else entry.usage
-    return tuple(UsageEntry(source=key[0], model=key[1], usage=usage) for key, usage in lines.items())
+        if (known := lines.get(key)) is not None:
+            entry = UsageEntry(source=entry.source, model=entry.model, usage=known.usage + entry.usage)
+        lines[key] = entry
+    return tuple(lines.values())
 
 
 def dollars(nano_usd: int) -> str:

@@ -7,7 +7,7 @@ idle session takes little memory: empty collections are None or the empty tuple.
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -29,8 +29,8 @@ _NO_SESSION = ""
 _MAX_JOURNALS: Final = 1_000
 _MAX_JOURNAL_BYTES: Final = 256 << 10
 """How many journals of ended turns are kept, and how large they may be together."""
-_MAX_WHOLE: Final = 64
-"""How many ended turns are kept whole; the earlier ones are packed."""
+_MAX_IN_USE: Final = 256
+"""How many sessions count as in use; the turns of the others are packed."""
 
 Journal = tuple[bytes, tuple[JournalEntry, ...], int]
 """The first input of a turn, its journal, and the size of both."""
@@ -142,7 +142,8 @@ class Tables:
         self.sessions: dict[str, SessionRow] = {}
         self.turns: ArchiveTable[TurnRecord] = ArchiveTable(0)
         self.graph.segments = self.segments = ArchiveTable[Segment](1)
-        self._whole: deque[str] = deque()
+        self._in_use: OrderedDict[str, SessionRow] = OrderedDict()
+        """The sessions in which a turn has ended last."""
         self.open: dict[str, OpenTurn] = {}
         self.journals = KeptJournals()
         self.keys: dict[tuple[str, str], str] = {}
@@ -183,9 +184,10 @@ class Tables:
 
     def close_turn(self, row: SessionRow, turn: OpenTurn) -> None:
         """Delete the data that only an unfinished turn needs, and cancel its open approvals."""
-        self._whole.append(turn.record.turn_id)
-        if len(self._whole) > _MAX_WHOLE:
-            archive(self.turns, self.segments, self._whole.popleft())
+        self._in_use[row.head.session_id] = row
+        self._in_use.move_to_end(row.head.session_id)
+        if len(self._in_use) > _MAX_IN_USE:
+            archive(self.turns, self.segments, self._in_use.popitem(last=False)[1].turns)
         row.open = None
         del self.open[turn.record.turn_id]
         for approval_id in turn.approvals:
@@ -321,6 +323,7 @@ class Tables:
                 del self.children[parent]
         if row.open is not None:
             self.close_turn(row, row.open)
+        self._in_use.pop(session_id, None)
         for turn_id in row.turns:
             self.drop_turn(turn_id)
         for input_id in row.input_ids or ():

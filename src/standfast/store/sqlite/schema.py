@@ -309,7 +309,8 @@ SANDBOX_BEFORE: Final = (
 def is_behind(db: SqliteConnection, components: Components) -> bool:
     if (table := _version_table(db)) != _TABLE:
         return table is not None or any(components.values())
-    versions = dict(db.execute(f"SELECT component, version FROM {_TABLE}").fetchall())  # noqa: S608 (a constant)
+    found = db.execute(f"SELECT component, version FROM {_TABLE}").fetchall()  # noqa: S608 (a constant)
+    versions = {row[0]: row[1] for row in found}
     return any(versions.get(name, 0) != len(known) for name, known in components.items())
 
 
