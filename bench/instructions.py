@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -112,18 +113,24 @@ async def reopened(store: str, length: int) -> AsyncIterator[Turn]:
 
 
 @asynccontextmanager
-async def sandbox_runs() -> AsyncIterator[Turn]:
-    """Warm runs of `1+1` in one session in memory."""
-    from standfast import BlockingSandbox
+async def sandbox_runs(store: str | None, code: str) -> AsyncIterator[Turn]:
+    """Warm runs of *code*, which may call `act`, in one session."""
+    from standfast import BlockingSandbox, tool
 
-    with BlockingSandbox() as sandbox:
+    @tool(side_effect="none")
+    def act(x: int) -> int:
+        """Act on x."""
+        return x
+
+    with BlockingSandbox(tools=[act], data_dir=store) as sandbox:
 
         async def run() -> object:
-            return sandbox.run("1+1", session="s")
+            return sandbox.run(code, session="s")
 
         yield run
 
 
+SANDBOX_CALLS = f"for x in range({CALLS}): act(x)"
 WORKLOADS: dict[str, Callable[[str], Any]] = {
     "plain turn, memory": lambda store: turns(None, 0),
     "plain turn, stored": lambda store: turns(store, 0),
@@ -132,7 +139,11 @@ WORKLOADS: dict[str, Callable[[str], Any]] = {
     "ten tools in sequence, memory": lambda store: turns(None, CALLS),
     "ten tools in sequence, stored": lambda store: turns(store, CALLS),
     "reopen 200 turns, and one turn": lambda store: reopened(store, 200),
-    "warm 1+1 of the sandbox, memory": lambda store: sandbox_runs(),
+    "warm 1+1 of the sandbox, memory": lambda store: sandbox_runs(None, "1+1"),
+    "warm 1+1 of the sandbox, stored": lambda store: sandbox_runs(store, "1+1"),
+    "x = 1+1 of the sandbox, stored": lambda store: sandbox_runs(store, "x = 1+1"),
+    "sandbox run with ten host calls, memory": lambda store: sandbox_runs(None, SANDBOX_CALLS),
+    "sandbox run with ten host calls, stored": lambda store: sandbox_runs(store, SANDBOX_CALLS),
 }
 
 
@@ -144,18 +155,24 @@ async def repeat(name: str, times: int, profile: bool) -> None:
     gc.disable()  # one collection takes as long as several turns, and would be in one of the two counts
     calls: Counter[str] = Counter()
 
+    is_warm = False
+
     def count(frame: FrameType, event: str, _: object) -> None:
-        if event in ("call", "c_call"):
+        if is_warm and event in ("call", "c_call"):
             calls[package_of(frame.f_code.co_filename) if event == "call" else "functions in C"] += 1
 
+    if profile:
+        threading.setprofile(count)  # threads that the warm-up starts may do some of the work
     with tempfile.TemporaryDirectory() as home:
         async with WORKLOADS[name](os.path.join(home, "bench.db")) as turn:
             for _ in range(WARM_UP):
                 await turn()
             if profile:
                 sys.setprofile(count)
+            is_warm = True
             for _ in range(times):
                 await turn()
+            is_warm = False
             sys.setprofile(None)
     for package, number in calls.items():
         print(f"{package}\t{number / times}")

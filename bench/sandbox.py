@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import sys
@@ -26,6 +27,7 @@ import pydantic_monty
 from standfast import BlockingSandbox, Sandbox, tool
 
 CALLS = 30
+LOOP = f"for i in range({CALLS}): i"
 BUSY = "total = 0\nfor i in range(60000): total += i * i\ntotal"
 
 
@@ -35,10 +37,25 @@ def echo(x: int) -> int:
     return x
 
 
+@tool(side_effect="external_system", approval="none")
+def send(x: int) -> int:
+    """Act outside, so that the call's intent is synced before it runs."""
+    return x
+
+
 @tool(side_effect="none")
 async def echo_async(x: int) -> int:
     """Give back what came."""
     return x
+
+
+def checked_code(number: int) -> str:
+    """Return code for `validate`; other code each time, so that no check can be reused."""
+    return f"orders = [{{'id': n}} for n in range({number})]\nsum(one['id'] for one in orders) + echo(1)"
+
+
+def calls_of(name: str) -> str:
+    return f"for i in range({CALLS}): {name}(i)"
 
 
 @dataclass
@@ -115,11 +132,11 @@ class SyncedCommit:
 
 
 def measure_blocking(timings: Timings, rounds: int) -> None:
-    bare = BareEngine()
+    bare, numbers = BareEngine(), itertools.count(1)
     with (
         tempfile.TemporaryDirectory() as folder,
-        BlockingSandbox(tools=[echo, echo_async]) as memory,
-        BlockingSandbox(tools=[echo, echo_async], data_dir=Path(folder) / "data") as durable,
+        BlockingSandbox(tools=[echo, send]) as memory,
+        BlockingSandbox(tools=[echo, send], data_dir=Path(folder) / "data") as durable,
     ):
         floor = SyncedCommit(Path(folder))
         for _ in range(rounds):
@@ -130,6 +147,14 @@ def measure_blocking(timings: Timings, rounds: int) -> None:
             timings.time("memory x=1+1", lambda: memory.run("x = 1+1"), 40)
             timings.time("durable x=1+1", lambda: durable.run("x = 1+1"), 40)
             timings.time("commit", floor.commit, 40)
+            timings.time("bare loop", lambda: bare.run(LOOP), 10)
+            timings.time("bare calls", bare.calls, 10)
+            for name, box in (("memory", memory), ("durable", durable)):
+                timings.time(f"{name} loop", lambda box=box: box.run(LOOP), 10)
+                for called in ("echo", "send"):
+                    code = calls_of(called)
+                    timings.time(f"{name} {called}", lambda box=box, code=code: box.run(code), 10)
+            timings.time("validate", lambda: memory.validate(checked_code(next(numbers))), 10)
             timings.time("bare snapshot+restore", bare.dump_and_load, 10)
             timings.time("snapshot+restore", lambda: there_and_back(memory), 10)
             bare.done()
@@ -145,16 +170,13 @@ def there_and_back(box: BlockingSandbox) -> None:
 
 async def measure_async(timings: Timings, rounds: int) -> None:
     bare = BareEngine()
-    code = "for i in range(%d): %s(i)"
     async with Sandbox(tools=[echo, echo_async]) as box:
         for _ in range(rounds):
             await timings.time_async("bare in a thread", lambda: asyncio.to_thread(bare.run, "1+1"), 40)
             await timings.time_async("async 1+1", lambda: box.run("1+1"), 40)
-            timings.time("bare 1 call-free loop", lambda: bare.run(f"for i in range({CALLS}): i"), 10)
-            timings.time("bare calls", bare.calls, 10)
-            await timings.time_async("loop", lambda: box.run(f"for i in range({CALLS}): i"), 10)
-            await timings.time_async("calls", lambda: box.run(code % (CALLS, "echo")), 10)
-            await timings.time_async("async calls", lambda: box.run(code % (CALLS, "echo_async")), 10)
+            await timings.time_async("loop", lambda: box.run(LOOP), 10)
+            await timings.time_async("calls", lambda: box.run(calls_of("echo")), 10)
+            await timings.time_async("async calls", lambda: box.run(calls_of("echo_async")), 10)
             bare.done()
             bare.fresh()
     bare.done()
@@ -182,9 +204,14 @@ class Line:
 
 def report(timings: Timings, scaling: float) -> list[Line]:
     us = timings.us
-    bare_call = (us("bare calls") - us("bare 1 call-free loop")) / CALLS
+    bare_call = (us("bare calls") - us("bare loop")) / CALLS
     call = (us("calls") - us("loop")) / CALLS
     call_async = (us("async calls") - us("loop")) / CALLS
+    blocking = {
+        f"{where} {called}": (us(f"{where} {called}") - us(f"{where} loop")) / CALLS
+        for where in ("memory", "durable")
+        for called in ("echo", "send")
+    }
     commits = (us("durable 1+1") - us("bare 1+1")) / us("commit")
     commits_changed = (us("durable x=1+1") - us("bare x=1+1")) / us("commit")
     return [
@@ -197,8 +224,14 @@ def report(timings: Timings, scaling: float) -> list[Line]:
         Line("warm run of x = 1+1, durable: over bare", commits_changed, "commits"),
         Line("warm run of 1+1, awaited", us("async 1+1") / us("bare 1+1"), "x bare"),
         Line("  the bare engine in asyncio.to_thread", us("bare in a thread") / us("bare 1+1"), "x bare"),
-        Line("host call, plain function", call / bare_call, "x bare resume", "<= 3"),
-        Line("host call, coroutine function", call_async / bare_call, "x bare resume"),
+        Line("host call, memory", blocking["memory echo"], "us", "<= 80"),
+        Line("  relative to the bare engine", blocking["memory echo"] / bare_call, "x bare resume"),
+        Line("host call with an effect, memory", blocking["memory send"], "us"),
+        Line("host call, durable", blocking["durable echo"], "us", "<= 400"),
+        Line("host call with an effect, durable", blocking["durable send"], "us"),
+        Line("host call of an awaited run, plain function", call / bare_call, "x bare resume", "<= 3"),
+        Line("host call of an awaited run, coroutine function", call_async / bare_call, "x bare resume"),
+        Line("validate: syntax, names and types", us("validate") / 1000, "ms"),
         Line("snapshot, restore and a run", us("snapshot+restore") / us("bare snapshot+restore"), "x bare"),
         Line("100 sessions, two workers instead of one", scaling, "x", ">= 1.7"),
     ]
@@ -220,7 +253,7 @@ def main() -> None:
         if options.json:
             print(json.dumps(line.__dict__))
         else:
-            print(f"{line.name:<46}{line.value:>9.2f} {line.unit:<14}{line.target}")
+            print(f"{line.name:<50}{line.value:>9.2f} {line.unit:<14}{line.target}")
     sys.stdout.flush()
 
 

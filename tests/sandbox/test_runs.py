@@ -916,3 +916,26 @@ def test_an_input_may_hide_a_name_for_its_run(run: Run, name: str) -> None:
     assert run(name, inputs={name: 7}).result == 7
     assert run("print('heard')").stdout == "heard\n"
     assert isinstance(run("list_tools()").result, list)
+
+
+def test_a_run_that_has_ended_cannot_cancel_the_next_one(tmp_path: Path) -> None:
+    """Bug: a lease that was renewed just when its run ended counted as lost, which cancelled the next run."""
+    turns: list[Any] = []
+
+    @tool(side_effect="none")
+    def act(number: int) -> int:
+        """Act."""
+        session = runs.sessions.cached("default")
+        assert session is not None
+        turns.append(session.current)
+        if number:
+            turns[0].lose()
+            turns[0].request_cancel()
+        return number
+
+    with BlockingSandbox(tools=[act], data_dir=tmp_path) as box:
+        runs = box._runs
+        assert box.run("act(0)").result == 0
+        result = box.run("[act(1), act(2)]")
+        assert (result.status, result.result) == ("ok", [1, 2])
+        assert len(set(map(id, turns))) == 2

@@ -2,4 +2,4 @@
 
 import gc
 
-gc.set_threshold(20_000)  # the default would run some 150 collections while a command's modules load
+gc.set_threshold(100_000)  # the default would run some 150 collections while a command's modules load

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 import sys
 from collections.abc import Awaitable, Callable
@@ -80,6 +79,8 @@ class JsonParameter(click.ParamType[Any]):
 
         if not isinstance(value, str):
             return value
+        import json  # few commands are given any
+
         try:
             decoded = json.loads(value, parse_constant=refuse)
         except (ValueError, RecursionError) as error:

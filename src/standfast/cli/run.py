@@ -10,7 +10,6 @@ import click
 from standfast.cli import options
 from standfast.cli.host import SandboxGrants, make_sandbox
 from standfast.cli.output import CommandOutput
-from standfast.cli.remote import remote_client
 from standfast.cli.report import RunReport
 
 if TYPE_CHECKING:
@@ -73,6 +72,8 @@ def command(
             raise click.UsageError(
                 "the server defines tools and engines; leave out their options with --server"
             )
+        from standfast.cli.remote import remote_client
+
         with remote_client(server) as client:
             given = {name: value for name, value in settings.items() if value is not None}
             result = client.run(code, session=session, language=language, **given)

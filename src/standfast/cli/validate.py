@@ -9,7 +9,6 @@ import click
 from standfast.cli import options
 from standfast.cli.host import SandboxGrants, make_sandbox
 from standfast.cli.output import CommandOutput
-from standfast.cli.remote import remote_client
 from standfast.cli.report import RunReport
 
 
@@ -53,6 +52,8 @@ def command(
             raise click.UsageError(
                 "the server defines tools and engines; leave out their options with --server"
             )
+        from standfast.cli.remote import remote_client
+
         with remote_client(server) as client:
             result = client.validate(code, session=session, language=language, inputs=inputs or {})
     else:

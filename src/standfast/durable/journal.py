@@ -568,6 +568,8 @@ class LeaseKeeper:
             return  # try again in the next round; a lease lasts for three
         for holder in holders:
             journal = holder.journal
+            if self._holders.get(journal.turn_id) is not holder:
+                continue  # the turn has ended meanwhile, and with it its lease
             if journal.lease.session_id in renewed.lost:
                 holder.lose()
                 continue

@@ -205,12 +205,21 @@ class CallTable:
         call = self.unsettled.get(call_id)
         return call is not None and call.runs
 
+    # These two spell out `_Call.runs`, for calls without a result: every call of a turn needs both.
+
     def any_running(self) -> bool:
-        return any(call.runs for call in self.unsettled.values())
+        for call in self.unsettled.values():
+            if call.wait is None and (call.cell is None or not call.cell.paused):
+                return True
+        return False
 
     def under_way(self) -> list[int]:
         """Return the ids of the running calls."""
-        return [call_id for call_id, call in self.unsettled.items() if call.runs]
+        return [
+            call_id
+            for call_id, call in self.unsettled.items()
+            if call.wait is None and (call.cell is None or not call.cell.paused)
+        ]
 
     def any_waiting(self) -> bool:
         return any(call.wait is not None for call in self.unsettled.values())

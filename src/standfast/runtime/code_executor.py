@@ -67,7 +67,6 @@ class SandboxExecutor:
     _turn: TurnContext | None = None
     given: CodeInput
     """The input of the turn."""
-    _cancelled: ErrorObject | None = None
     _left: tuple[int, bytes | None] | None = None
     """The call id and the variables of a cell whose result has not been accepted yet."""
     dirty = False
@@ -78,6 +77,7 @@ class SandboxExecutor:
 
     def __init__(self, engine: CodeEngine, settings: CodeSettings) -> None:
         self.engine = engine
+        self._cancelled: dict[str, ErrorObject] = {}
         self._memory = CodeMemory(language=settings.language, engine=settings.engine)
 
     def replace_state(self, state: bytes) -> None:
@@ -95,12 +95,16 @@ class SandboxExecutor:
     def begin(self, turn: TurnContext, given: CodeInput) -> None:
         """Serve *turn*, whose input is *given*, until `stop`."""
         self._turn, self.given = turn, given
-        self.report = self._cancelled = self._left = None
+        self.report = self._left = None
+        self._cancelled = {}
 
-    def cancel(self, error: ErrorObject) -> None:
-        """End the turn's cell with *error*, even if it has not begun yet. Callable from any thread."""
-        self._cancelled = error  # set first: a cell that begins now checks it
-        if (cell := self.running) is not None:
+    def cancel(self, turn_id: str, error: ErrorObject) -> None:
+        """End the cell of a turn with *error*, even if it has not begun yet. Callable from any thread.
+
+        If the turn has ended, do nothing: the session may already run another one.
+        """
+        self._cancelled[turn_id] = error  # set first: a cell that begins now checks it
+        if (cell := self.running) is not None and cell.turn_id == turn_id:
             cell.stop(error)
 
     # `HostedCells`
@@ -112,8 +116,8 @@ class SandboxExecutor:
             return
         assert self._turn is not None
         cell = self.running = SandboxCell(self, self._turn, command, deliver)
-        if self._cancelled is not None:
-            cell.stop(self._cancelled)
+        if self._cancelled and (cancelled := self._cancelled.get(cell.turn_id)) is not None:
+            cell.stop(cancelled)
         memory = self._memory  # most runs have no suspended cell
         suspended = memory.suspended and memory.suspended_in(cell.turn_id, cell.call_id)
         cell.start(memory.state, suspended or None)

@@ -83,6 +83,15 @@ class InlineThreads(DaemonThreads):
         return job()
 
 
+class RunThreads(DaemonThreads):
+    """The threads of runs and their calls. A run's only call in progress runs on the helper of its loop."""
+
+    def start(self, job: Callable[[], Callable[[], object] | None]) -> None:
+        loop = asyncio._get_running_loop()
+        if not isinstance(loop, BlockingLoop) or not loop.call_next(job, self):
+            super().start(job)
+
+
 class SandboxFunctions:
     """The `CodeFunctions` of a sandbox: the tools of its registry, and `sleep` unless a tool is named so."""
 
@@ -238,7 +247,7 @@ class SandboxServices:
         self._dropped_ms: int | None = None
         self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
         self.threads = InlineThreads()
-        self.jobs = DaemonThreads("standfast-sandbox")
+        self.jobs = RunThreads("standfast-sandbox")
         self.workers = MontyWorkers(config.workers)
         self.dispatcher = Dispatcher(
             registry, threads=self.jobs, clock=config.clock, evaluate_rule=MontyRules(self.workers)
@@ -369,7 +378,7 @@ class CodeTurn:
 
     def request_cancel(self) -> None:
         """Cancel the turn's cell, whether it is about to begin, is computing or waits for a call."""
-        self._executor.cancel(cancelled_error())
+        self._executor.cancel(self.turn_id, cancelled_error())
 
 
 async def _traced(driving: Coroutine[Any, Any, Driven], spans: TurnSpans) -> Driven:

@@ -360,7 +360,10 @@ class SteppedCell:
             if self._was_paused:
                 return CellPause()
             step = self._run(self._stepper.begin)
-        return self._lend(step) if isinstance(step, CellPause) else step
+        slots = self._engine.slots
+        if slots is not None and isinstance(step, CellPause):
+            slots.lend(self)  # without the cell's lock, which the borrower takes
+        return step
 
     def answer(self, number: int, answer: CallAnswer) -> CellStep:
         """Give the cell the result of one of its calls, and let it continue."""
@@ -374,9 +377,13 @@ class SteppedCell:
                     self._record.answers.append((number, answer))
                 self._keep_answer(number, answer)
                 return CellPause()
-            self._reclaim()
+            slots = self._engine.slots
+            if slots is not None:
+                slots.reclaim(self)
             step = self._run(functools.partial(self._answered, number, answer))
-        return self._lend(step) if isinstance(step, CellPause) else step
+        if slots is not None and isinstance(step, CellPause):
+            slots.lend(self)  # without the cell's lock, which the borrower takes
+        return step
 
     def printed(self) -> CellOutput:
         return self.output.so_far()
@@ -569,12 +576,6 @@ class SteppedCell:
         record.replaying = False
 
     # ── the worker ───────────────────────────────────────────────────────────────────────────────
-
-    def _lend(self, pause: CellPause) -> CellPause:
-        """Lend the worker of a waiting cell. Called without the cell's lock, which the borrower takes."""
-        if self._engine.slots is not None:
-            self._engine.slots.lend(self)
-        return pause
 
     def _reclaim(self) -> None:
         if self._engine.slots is not None:

@@ -32,6 +32,7 @@ from standfast.ports.code_engine import CallAnswer
 _log: Final = logging.getLogger(__name__)
 _TICK_S: Final = 0.02
 _IDLE_TICKS: Final = 100
+_BRIEF_RUNS: Final = 16
 
 
 class Killable(Protocol):
@@ -246,10 +247,12 @@ class PeakMemory:
 
     Memory grows only by page faults, and reading their count takes half as long as reading the peak. After a
     run without faults, whose peak is the memory of the idle process, the peak is not read again until the
-    count has changed.
+    count has changed. Even the count is read after only one in `_BRIEF_RUNS` runs that were too brief to use
+    much memory and kept none of it.
     """
 
     _status = _stat = _reset = -1
+    _brief_runs = 0
     _last: int | None = None
     _is_reset = False
     _faults: Sequence[bytes] = ()
@@ -269,10 +272,14 @@ class PeakMemory:
             except OSError:
                 return
 
-    def bytes(self) -> int | None:
+    def bytes(self, *, was_brief: bool = False) -> int | None:
         """Return the peak; for a process that has ended, the last known one; None if there is none."""
         if self._status < 0:
             return self._last
+        if was_brief and self._faults_at_rest is not None and self._brief_runs < _BRIEF_RUNS:
+            self._brief_runs += 1
+            return self._last
+        self._brief_runs = 0
         try:
             text = os.pread(self._stat, 1024, 0)
             faults = text[text.rindex(b")") :].split(None, 11)[8:11]  # minor, its children's minor, major

@@ -66,7 +66,6 @@ _MEMORY_LEVEL: Final = 5
 _DIGEST_BYTES: Final = 64
 _MAX_DIGESTS: Final = 255
 
-_journals = msgspec.msgpack.Decoder(tuple[bytes, tuple[JournalEntry, ...]])
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -107,7 +106,7 @@ def encode_journal(first: bytes, entries: tuple[JournalEntry, ...]) -> bytes:
 def decode_journal(journal: bytes, what: str) -> tuple[bytes, tuple[JournalEntry, ...]]:
     """Return the first input and the entries of an encoded journal; raise `RecordCorrupt`, naming *what*."""
     try:
-        return _journals.decode(journal)
+        return msgspec.msgpack.decode(journal, type=tuple[bytes, tuple[JournalEntry, ...]])
     except msgspec.DecodeError:
         raise RecordCorrupt(what) from None
 

@@ -13,10 +13,11 @@ person, or has already failed. `start` performs the rest and posts the outcome t
 Rules
 -----
 1. Anything a tool raises or returns becomes a `SettledCall`.
-2. `timeout_ms` is enforced in real time, whatever the tool does. A handler runs on a thread of its own, an
-   async one with an event loop of its own, so a handler that blocks delays nothing else. A thread that does
-   not return is abandoned, and its later result is dropped. Only a tool declared with `loop="runtime"` runs
-   on the runtime's loop; if it blocks, everything waits, and its timeout takes effect only when it returns.
+2. `timeout_ms` is enforced in real time, whatever the tool does. A handler runs on a thread that no other
+   work needs, an async one with an event loop of its own, so a handler that blocks delays nothing else. A
+   thread that does not return is abandoned, and its later result is dropped. Only a tool declared with
+   `loop="runtime"` runs on the runtime's loop; if it blocks, everything waits, and its timeout takes effect
+   only when it returns.
 3. An effect that is not idempotent is journaled before it happens. If the process dies after that, the effect
    is never run again: it settles as INTERRUPTED.
 """

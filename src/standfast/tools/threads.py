@@ -10,8 +10,14 @@ the work, the task is reused for the next one (`Spares`). If not, it continues a
 *A loop without I/O.* `run_blocking` runs one coroutine to its end on the calling thread. Everything that the
 coroutine awaits is a future that a callback settles: a scheduled one, a timer, or one posted by another
 thread. There is no selector and no wake-up pipe, so a coroutine that never waits costs little more than a
-function call. A `BlockingLoop` belongs to the thread that created it; others may only call
-`call_soon_threadsafe`.
+function call. One thread at a time drives a `BlockingLoop`; others may only call `call_soon_threadsafe`.
+
+*Calls that may hang.* The thread that called `run_blocking` must return even if a tool hangs, so it never
+runs one. At the first call it lends the loop to a helper, which from then on drives the loop and runs the
+calls between its steps, without changing threads. If something becomes due while the helper is in a call (a
+timer, or a callback of another thread), the caller takes the loop back and drives it; the helper then only
+posts the result of its call. The lock `_calling`, made for each call, decides between a caller that takes the
+loop back and a helper that returns from its call.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import contextlib
 import functools
 import heapq
 import logging
+import math
 import queue
 import threading
 import time
@@ -290,9 +297,19 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
 class BlockingLoop(asyncio.AbstractEventLoop):
     """A minimal loop, which implements only the methods that futures and tasks need."""
 
+    _job: _Job | None = None
+    _helpers: DaemonThreads
+    _lent = False
+    _wants_back = False
+    _calling: threading.Lock | None = None
+    _due = _planned = math.inf
+    """The first timer when the helper entered its call, and the time until which the caller waits."""
+    _failure: BaseException | None = None
+
     def __init__(self) -> None:
         self._ready: deque[asyncio.Handle] = deque()
         self._posted: queue.SimpleQueue[asyncio.Handle] = queue.SimpleQueue()
+        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timers_made = 0
         self.running = False
@@ -307,37 +324,123 @@ class BlockingLoop(asyncio.AbstractEventLoop):
             started = Started(work, self.spares)  # most work ends with its first step
             if (task := started.task) is not None:
                 try:
-                    while not task.done():
-                        self._step()
+                    self._run_until_done(task)
                 except BaseException:  # Ctrl-C: end the work, then raise it to the caller
                     task.cancel()
-                    while not task.done():
-                        self._step()
+                    self._run_until_done(task)
                     raise
             while self._ready:  # let tasks that the work has cancelled end
                 self._step()
             return started.result()
         finally:
-            self.running = False
+            self.running = self._lent  # a loop that was not given back cannot be used again
             asyncio._set_running_loop(outer)
+
+    def call_next(self, job: _Job, helpers: DaemonThreads) -> bool:
+        """Run *job*, which may hang, on a helper as soon as nothing else is due; False if one is waiting."""
+        if self._job is not None:
+            return False
+        self._job, self._helpers = job, helpers
+        return True
+
+    def _run_until_done(self, task: asyncio.Task[Any]) -> None:
+        while not task.done():
+            if self._job is None or self._idle_until() <= 0:
+                self._step()
+            else:
+                self._lend(task)
+
+    def _idle_until(self) -> float:
+        """Return the time of the first timer, or 0 if something is due now."""
+        if self._ready or not self._posted.empty():
+            return 0.0
+        first = self._first_timer()
+        return first if first > time.monotonic() else 0.0
+
+    def _first_timer(self) -> float:
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+        return timers[0][0] if timers else math.inf
 
     def _step(self) -> None:
         """Run the callbacks that are due, or wait until one is."""
-        ready, timers = self._ready, self._timers
+        ready = self._ready
         if not ready:
-            while timers and timers[0][2]._cancelled:
-                heapq.heappop(timers)
-            timeout = max(0.0, timers[0][0] - time.monotonic()) if timers else None
+            first = self._first_timer()
+            timeout = None if first == math.inf else max(0.0, first - time.monotonic())
             try:
                 ready.append(self._posted.get(timeout=timeout))
             except queue.Empty:
-                ready.append(heapq.heappop(timers)[2])
+                ready.append(heapq.heappop(self._timers)[2])
         while not self._posted.empty():
             ready.append(self._posted.get())
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:
                 handle._run()
+
+    def _lend(self, task: asyncio.Task[Any]) -> None:
+        """Let a helper drive the loop until *task* is done or the loop is taken back from a call."""
+        self._lent = True
+        self._planned = self._due = self._first_timer()
+        asyncio._set_running_loop(None)
+        self._helpers.start(lambda: self._help(task))
+        try:
+            self._await_return()
+        except BaseException:  # Ctrl-C
+            self._wants_back = True
+            self.call_soon_threadsafe(bool)
+            self._await_return()
+            raise
+        finally:
+            self._wants_back = False
+            asyncio._set_running_loop(self)
+        if (failure := self._failure) is not None:
+            self._failure = None
+            raise failure
+
+    def _await_return(self) -> None:
+        """Wait until the helper has returned the loop, or take it back if something is due during a call."""
+        due = self._due
+        while self._lent:
+            self._planned = due
+            if self._due >= due or self._calling is None:  # both threads write first, then read
+                with contextlib.suppress(queue.Empty):
+                    self._signals.get(timeout=None if due == math.inf else max(0.0, due - time.monotonic()))
+            calling = self._calling
+            due = math.inf if calling is None else self._due
+            is_due = self._wants_back or not self._posted.empty() or due <= time.monotonic()
+            if calling is not None and is_due and calling.acquire(blocking=False):
+                self._calling, self._lent = None, False
+
+    def _help(self, task: asyncio.Task[Any]) -> _Then | None:
+        """Drive the loop and run its calls until *task* is done or the caller takes the loop back."""
+        asyncio._set_running_loop(self)
+        try:
+            while not task.done() and not self._wants_back:
+                if (job := self._job) is None or (due := self._idle_until()) <= 0:
+                    self._step()
+                    continue
+                self._job = None
+                calling = threading.Lock()
+                self._due, self._calling = due, calling
+                if due < self._planned or self._wants_back or not self._posted.empty():
+                    self._signals.put(None)
+                asyncio._set_running_loop(None)
+                then = job()
+                if not calling.acquire(blocking=False):
+                    return then
+                self._calling = None
+                asyncio._set_running_loop(self)
+                if then is not None:
+                    then()
+        except BaseException as error:
+            self._failure = error
+        asyncio._set_running_loop(None)
+        self._lent = False
+        self._signals.put(None)
+        return None
 
     # The methods that asyncio calls
 
@@ -353,6 +456,8 @@ class BlockingLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._posted.put(handle)
+        if self._calling is not None:
+            self._signals.put(None)
         return handle
 
     def call_later(  # type: ignore[override]

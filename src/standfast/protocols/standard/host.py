@@ -513,6 +513,9 @@ class Execution:
         return None
 
     def _call_loop(self, inputs: list[Input | EffectWaits] | None, context: Context) -> None:
+        if asyncio._get_running_loop() is self._loop:  # the handler's thread drives the loop again
+            context.run(self._take, inputs)
+            return
         try:
             self._loop.call_soon_threadsafe(self._take, inputs, context=context)
         except RuntimeError:  # the loop is closed, and the turn with it

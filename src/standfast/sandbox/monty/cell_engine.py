@@ -239,7 +239,10 @@ class MontyStepper(SlotStepper[MontyWorker]):
 
     def memory_peak_bytes(self) -> int | None:
         worker = self.worker
-        return worker.peak.bytes() if worker is not None and self._measures else None
+        if worker is None or not self._measures:
+            return None
+        run = self._run
+        return worker.peak.bytes(was_brief=run.was_brief and run.program.reads_only is not None)
 
     def release(self, *, warm: bool) -> None:
         self._run.standing = None

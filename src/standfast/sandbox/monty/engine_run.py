@@ -95,6 +95,8 @@ class EngineRun:
     standing: engine.FunctionSnapshot | engine.FutureSnapshot | None = None
     names: frozenset[str] = frozenset()
     paused_dump, filename, draws = b"", "", 0
+    was_brief = False
+    """Whether the code ended, without a call, so soon that it can have used a megabyte of memory at most."""
     _asked_s = 0.0
     _line_ends: list[int] | None = None
 
@@ -112,6 +114,8 @@ class EngineRun:
         self.plain_keys = program.plain_keys and (before is None or before.plain_keys)
         self._sites = before.sites if before else {}
         self.call_errors: dict[tuple[str, str], ErrorObject] = {}
+        self._max_bytes: dict[str, int] = {}
+        """The limits of the requests of functions that the code has called."""
         if paused is not None:
             self.paused_dump, self.filename, self.draws = paused.dump, paused.filename, paused.draws
             self.borrowed, self.kept = list(paused.borrowed), paused.kept
@@ -152,7 +156,10 @@ class EngineRun:
         worker.next_input += 1
         self._asked_s = time.perf_counter()
         inputs = self._host.request.inputs or None
-        return self._advance(worker.feed(code, inputs=inputs, print_callback=self._host.output))
+        snapshot = worker.feed(code, inputs=inputs, print_callback=self._host.output)
+        took_s = time.perf_counter() - self._asked_s
+        self.was_brief = took_s < _BRIEF_S and isinstance(snapshot, engine.MontyComplete)
+        return self._advance(snapshot)
 
     def reload(self, worker: MontyWorker) -> RunStep:
         """Load a suspended run, and return the step at which it is stopped."""
@@ -209,7 +216,7 @@ class EngineRun:
     def _is_small(self) -> bool:
         """Return whether the engine's last message is small enough to convert to Python objects directly."""
         # A message that was created and sent in a very short time is small, unless tuples share their parts.
-        if self.plain_keys and time.perf_counter() - self._asked_s < _BRIEF_S:
+        if self.plain_keys and (self.was_brief or time.perf_counter() - self._asked_s < _BRIEF_S):
             return True
         return self.worker.sent_bytes() <= (SMALL_FRAME_BYTES if self.plain_keys else TINY_FRAME_BYTES)
 
@@ -229,9 +236,12 @@ class EngineRun:
         name = str(snapshot.function_name)
         if snapshot.is_os_function:
             return self._on_system_call(snapshot, name)  # the engine has checked the types of its arguments
-        if name not in self._functions:
-            error = run_errors.unknown_function(name, self._functions)
-            return self._raise(snapshot, "NameError", f"name {name!r} is not defined", error)
+        if (max_bytes := self._max_bytes.get(name)) is None:
+            if name not in self._functions:
+                error = run_errors.unknown_function(name, self._functions)
+                return self._raise(snapshot, "NameError", f"name {name!r} is not defined", error)
+            max_bytes = self._functions.capability(name).limits.max_request_bytes
+            self._max_bytes[name] = max_bytes
         args: Any = []
         kwargs: Any = {}
         problem: ErrorObject | None = None
@@ -244,7 +254,7 @@ class EngineRun:
             else:
                 awaited = (place.start, place.end) in sites
         try:
-            args, kwargs = self._arguments(snapshot, name)
+            args, kwargs = self._arguments(snapshot, max_bytes)
         except ForeignArgument as foreign:
             problem = run_errors.argument_not_json(name, str(foreign))
         except ValueTooLarge as error:
@@ -265,9 +275,8 @@ class EngineRun:
             self._line_ends = [found.start() for found in re.finditer(b"\n", self.program.fed.encode())]
         return bisect_left(self._line_ends, offset) + 1
 
-    def _arguments(self, snapshot: engine.FunctionSnapshot, name: str) -> tuple[Json, Json]:
+    def _arguments(self, snapshot: engine.FunctionSnapshot, max_bytes: int) -> tuple[Json, Json]:
         """Read the arguments of a call as JSON; raise `ForeignArgument` or `ValueTooLarge`."""
-        max_bytes = self._functions.capability(name).limits.max_request_bytes
         given = self.worker.arguments(snapshot, small=self._is_small(), max_bytes=max_bytes)
         if isinstance(given, Unreadable):
             if given.too_large is not None:

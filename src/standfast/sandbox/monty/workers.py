@@ -326,7 +326,10 @@ def _start_pool(capacity: int) -> engine.Monty:
         # Three more than our slots: rules and checks must not wait for runs that wait for them, and one
         # worker keeps the type checker loaded.
         pool = engine.Monty(
-            min_processes=1, max_processes=capacity + 3, feed_duration_limit_grace=KILL_GRACE_S
+            binary_path=_program(),
+            min_processes=1,
+            max_processes=capacity + 3,
+            feed_duration_limit_grace=KILL_GRACE_S,
         )
         pool.__enter__()
     except Exception as error:
@@ -334,6 +337,14 @@ def _start_pool(capacity: int) -> engine.Monty:
             f"the Python engine cannot be started: {error}", hint="run `standfast doctor` to find the reason"
         ) from error
     return pool
+
+
+def _program() -> str | None:
+    """Return the engine's program in this virtual environment; None makes the engine search for it."""
+    if "MONTY_BIN" in os.environ or sys.prefix == sys.base_prefix:
+        return None
+    path = os.path.join(sys.prefix, "bin", "monty")
+    return path if os.path.isfile(path) else None
 
 
 def read_value(read: Callable[[], object]) -> object:

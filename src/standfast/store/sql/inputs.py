@@ -22,7 +22,7 @@ from standfast.store import rules
 from standfast.store.object_blobs import require_usable
 from standfast.store.sql import rows
 from standfast.store.sql.connection import Connection, Row
-from standfast.store.sql.rows import decoded, encode, seal
+from standfast.store.sql.rows import RecordDecoder, decoded, encode, seal
 
 INPUTS: Final = "SELECT seq, input_id, session, kind, content, digest, body FROM inputs"
 BLOBS: Final = "SELECT digest, seal, data FROM blobs"
@@ -46,7 +46,7 @@ _INJECTED: Final = f"{INPUTS} WHERE session = ? AND kind = 'inject' ORDER BY seq
 _MAX_NAME_BYTES: Final = 200
 """An upper bound of the length of an object's name."""
 
-_items = msgspec.json.Decoder(QueuedInput)
+_items: RecordDecoder[QueuedInput] = RecordDecoder(QueuedInput)
 
 
 def put_reads(item: QueuedInput) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -186,7 +186,7 @@ _PUT_TRIGGER: Final = (
     "body = excluded.body"
 )
 
-_triggers = msgspec.json.Decoder(Trigger)
+_triggers: RecordDecoder[Trigger] = RecordDecoder(Trigger)
 
 
 def put_trigger(db: Connection, trigger: Trigger, *, seen: Trigger | None = None) -> bool:

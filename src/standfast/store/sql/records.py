@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from standfast.errors import RecordCorrupt, TaskNotFound
 from standfast.model.task import TaskRecord
 from standfast.store import rules
 from standfast.store.rules import PlacedTask
 from standfast.store.sql import rows
 from standfast.store.sql.connection import Connection, Row
-from standfast.store.sql.rows import decoded, encode, seal, text_seal
+from standfast.store.sql.rows import RecordDecoder, decoded, encode, seal, text_seal
 
 # Tasks
 
@@ -30,7 +28,7 @@ _UPDATE_TASK: Final = (
 _NO_SESSION: Final = 0
 """A key that no session has."""
 
-_tasks = msgspec.json.Decoder(TaskRecord)
+_tasks: RecordDecoder[TaskRecord] = RecordDecoder(TaskRecord)
 
 
 def add_task(db: Connection, record: TaskRecord) -> None:

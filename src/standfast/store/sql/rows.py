@@ -16,8 +16,10 @@ Rules
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from typing import TYPE_CHECKING, Final, TypeVar, Unpack
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
 
 import msgspec
 
@@ -122,12 +124,25 @@ _BLOB: Final = "blob"
 
 _pack = msgspec.msgpack.Encoder().encode
 _sha256 = hashlib.sha256
-_heads = msgspec.json.Decoder(SessionHead)
-_entries = msgspec.json.Decoder(tuple[Entry, ...])
-_summaries = msgspec.json.Decoder(TurnSummary)
 _replace = msgspec.structs.replace
 
 encode = msgspec.json.Encoder().encode
+
+
+class RecordDecoder(Generic[T]):
+    """Decodes JSON of one type. Built when it is first used, because most programs read few types."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+
+    @functools.cached_property
+    def decode(self) -> Callable[[bytes], T]:
+        return msgspec.json.Decoder(self._kind).decode
+
+
+_heads: Final[RecordDecoder[SessionHead]] = RecordDecoder(SessionHead)
+_entries: Final[RecordDecoder[tuple[Entry, ...]]] = RecordDecoder(tuple[Entry, ...])
+_summaries: Final[RecordDecoder[TurnSummary]] = RecordDecoder(TurnSummary)
 
 
 def seal(*columns: str | int | bytes | None) -> bytes:
@@ -140,7 +155,7 @@ def text_seal(kind: str, *keys: str | int | None, data: bytes) -> str:
     return digest_bytes(encode((kind, *keys)) + b"\0" + data)
 
 
-def decoded(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
+def decoded(decoder: RecordDecoder[T], data: bytes, what: str) -> T:
     """Decode *data*; raise `RecordCorrupt`, which names *what*, if that fails."""
     try:
         return decoder.decode(data)

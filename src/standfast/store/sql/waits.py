@@ -27,7 +27,7 @@ from standfast.ports.session_store import WORK, Save, SeenClock
 from standfast.store import rules
 from standfast.store.sql import rows
 from standfast.store.sql.connection import Connection, Row
-from standfast.store.sql.rows import decoded, encode, seal, text_seal
+from standfast.store.sql.rows import RecordDecoder, decoded, encode, seal, text_seal
 
 WAITS: Final = "SELECT turn_id, wait_id, stands, digest, wait, outcome FROM waits"
 
@@ -44,8 +44,8 @@ WHERE turns.state <> 'ended' AND turns.state = 'waiting' AND (
 )
 """  # noqa: S608 (a constant)
 
-_waits = msgspec.json.Decoder(Wait)
-_outcomes: msgspec.json.Decoder[WaitOutcome] = msgspec.json.Decoder(WaitOutcome)
+_waits: RecordDecoder[Wait] = RecordDecoder(Wait)
+_outcomes: RecordDecoder[WaitOutcome] = RecordDecoder(WaitOutcome)
 _replace = msgspec.structs.replace
 
 
@@ -191,7 +191,7 @@ def wait_of(row: Row) -> StoredWait:
 
 APPROVALS: Final = "SELECT approval_id, session_id, run_id, state, digest, body FROM approvals"
 
-_approvals = msgspec.json.Decoder(Approval)
+_approvals: RecordDecoder[Approval] = RecordDecoder(Approval)
 
 
 def find_approval(db: Connection, approval_id: str) -> Approval | None:

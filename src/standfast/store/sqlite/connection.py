@@ -47,7 +47,6 @@ from typing import TYPE_CHECKING, Any, Final
 import apsw
 
 from standfast.errors import InvalidArgument, RecordCorrupt, StoreError, StoreUnavailable
-from standfast.store.sqlite.lock_holders import find_lock_holder
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -228,6 +227,8 @@ def _store_error(error: apsw.Error, path: Path) -> StoreError:
 
 def _locked(path: Path) -> StoreUnavailable:
     """Return an error that names the process holding the lock; a stopped process holds it until it ends."""
+    from standfast.store.sqlite.lock_holders import find_lock_holder  # few programs find a lock
+
     holder = find_lock_holder(path)
     if holder is None:
         return StoreUnavailable(f"{path} is locked by another process", hint="retry, or end that process")

@@ -55,7 +55,7 @@ class _Meta(SessionMeta, frozen=True, kw_only=True):
     engine: str = "monty"
 
 
-_metas = msgspec.json.Decoder(_Meta)
+_metas: rows.RecordDecoder[_Meta] = rows.RecordDecoder(_Meta)
 
 
 def convert(db: SqliteConnection) -> None:
