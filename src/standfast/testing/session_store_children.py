@@ -55,7 +55,7 @@ def a_child(session_id: str, parent: str = "s1", at_ms: int = NOW) -> SessionHea
 class ChildContract(StoreContract):
     """Charters, children, and sessions with queued input."""
 
-    async def test_a_charter_is_kept_as_the_session_was_made(self, store: SessionStore) -> None:
+    async def test_a_charter_does_not_change_after_creation(self, store: SessionStore) -> None:
         """Ours: what a session may do is fixed on creation, through turns, rewinds and descriptions."""
         made = await store.open_session(a_child("c1"))
         assert made == a_child("c1")
@@ -100,7 +100,7 @@ class ChildContract(StoreContract):
             assert (fork.charter, fork.forked_from) == (None, "c1")
         assert [it.session_id for it in await store.children("s1")] == ["c1"]
 
-    async def test_sessions_with_queued_input_are_those_that_could_begin(self, store: SessionStore) -> None:
+    async def test_only_sessions_with_queued_input_are_listed(self, store: SessionStore) -> None:
         """Ours: a queued wake starts a turn by itself when the session is idle."""
         assert await store.with_queued() == []
         for number in (1, 2, 3, 4):
@@ -309,7 +309,7 @@ class SnapshotContract(StoreContract):
         changed = there(await store.head("s1"))
         assert changed.code == later
 
-    async def test_sessions_past_their_time_are_pruned(self, store: SessionStore) -> None:
+    async def test_expired_sessions_are_pruned(self, store: SessionStore) -> None:
         """Ours: an expired session is deleted, however recently it was used."""
         for session_id, expires_at in (("past", NOW), ("later", NOW + 1), ("never", None)):
             await store.open_session(a_code_head(session_id, expires_at))
@@ -318,7 +318,7 @@ class SnapshotContract(StoreContract):
         assert (await store.prune(PruneRequest(now_ms=NOW))).sessions == 1
         assert {head.session_id for head in await store.heads()} == {"later", "never"}
 
-    async def test_a_session_past_its_time_waits_only_for_a_running_turn(self, store: SessionStore) -> None:
+    async def test_an_expired_session_is_kept_only_while_a_turn_runs(self, store: SessionStore) -> None:
         """Ours: a running turn keeps its session; a pending approval does not."""
         now = PruneRequest(now_ms=NOW + 10)
         await store.open_session(a_code_head("runs", NOW))
@@ -334,14 +334,14 @@ class SnapshotContract(StoreContract):
 class PluginRecordsContract(StoreContract):
     """Durable data of a plugin, by scope and key."""
 
-    async def test_a_record_that_was_never_put_is_none(self, store: SessionStore) -> None:
+    async def test_a_missing_plugin_record_is_none(self, store: SessionStore) -> None:
         """Ours: absence is a value; deleting nothing is not an error."""
         assert await store.plugin_record("notes", "all", "k") is None
         assert await store.plugin_records("notes", "all") == []
         await store.put_plugin_record("notes", "all", "k", None, NOW)
         assert await store.plugin_records("notes", "all") == []
 
-    async def test_the_last_body_of_a_key_is_the_one_that_is_kept(self, store: SessionStore) -> None:
+    async def test_the_last_body_stored_under_a_key_is_kept(self, store: SessionStore) -> None:
         """Ours: a key has one record, and none after its deletion."""
         await store.put_plugin_record("notes", "all", "k", b"one", NOW)
         await store.put_plugin_record("notes", "all", "k", b"two\x00\xff", NOW + 1)

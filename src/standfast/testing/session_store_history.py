@@ -47,7 +47,7 @@ class HistoryContract(StoreContract):
         assert await store.inputs("s1") == []
         assert await store.delete_session("s1") is False
 
-    async def test_a_session_is_made_once_and_then_opened_as_it_is(self, store: SessionStore) -> None:
+    async def test_a_session_is_created_once_and_then_opened_unchanged(self, store: SessionStore) -> None:
         """Ours: opening a session twice, even from another process, gives one session."""
         made = await store.open_session(a_head())
         assert made == a_head()
@@ -55,12 +55,12 @@ class HistoryContract(StoreContract):
         assert await store.open_session(a_head(at_ms=NOW + 5)) == head
         assert await store.head("s1") == head
 
-    async def test_callers_that_open_a_session_at_once_get_the_same_one(self, store: SessionStore) -> None:
+    async def test_concurrent_callers_open_the_same_session(self, store: SessionStore) -> None:
         """Ours: two requests for a new session race."""
         opened_ones = await asyncio.gather(*(store.open_session(a_head(at_ms=NOW + n)) for n in range(5)))
         assert len(set(map(repr, opened_ones))) == 1
 
-    async def test_sessions_are_listed_the_latest_used_first(self, store: SessionStore) -> None:
+    async def test_sessions_are_listed_most_recently_used_first(self, store: SessionStore) -> None:
         """Ours: users look for what they did last."""
         for number, session_id in enumerate(("old", "new", "middle")):
             await store.open_session(a_head(session_id, NOW + number))
@@ -88,7 +88,7 @@ class HistoryContract(StoreContract):
         assert [head.session_id for head in await store.heads(agent="odd")] == ["p5", "p3", "p1"]
         assert await store.heads(agent="none", limit=3) == []
 
-    async def test_active_sessions_are_found_without_the_others(self, store: SessionStore) -> None:
+    async def test_active_sessions_can_be_listed_alone(self, store: SessionStore) -> None:
         """Ours: listing running or waiting sessions must not read every session that ever existed."""
         for number in range(6):
             await store.open_session(a_head(f"a{number}"))
@@ -178,7 +178,7 @@ class HistoryContract(StoreContract):
 
     # The graph
 
-    async def test_committed_turns_are_one_path(self, store: SessionStore) -> None:
+    async def test_committed_turns_form_one_path(self, store: SessionStore) -> None:
         """Seed: a session persists between turns."""
         await take_turn(store, "t1", now_ms=NOW + 1)
         head = await take_turn(store, "t2", entries=(said("more?"), replied("No.")), now_ms=NOW + 2)
@@ -191,7 +191,7 @@ class HistoryContract(StoreContract):
         assert (second.session_id, second.caused_by, second.frame) == ("s1", "t2", "initial")
         assert second.entries == (said("more?"), replied("No."))
 
-    async def test_a_path_is_cut_after_its_leaf_and_may_begin_late(self, store: SessionStore) -> None:
+    async def test_a_path_ends_at_its_leaf_and_may_start_at_a_later_node(self, store: SessionStore) -> None:
         """Ours: readers ask only for what they have not seen."""
         await take_turns(store, "t1", "t2", "t3", "t4")
         assert [len(it.entries) for it in await store.path("t3.0")] == [2, 2, 1]
@@ -200,7 +200,7 @@ class HistoryContract(StoreContract):
         assert await store.path("t4.1", after_depth=8) == ()
         assert await store.path("nothing.0") == ()
 
-    async def test_a_frame_begins_where_it_was_opened(self, store: SessionStore) -> None:
+    async def test_a_frame_starts_at_the_node_that_opened_it(self, store: SessionStore) -> None:
         """Ours: the model sees the current frame; everything older stays readable."""
         await take_turn(store, "t1")
         await take_turn(store, "t2", entries=(said("long"), opened("f2")))
@@ -210,7 +210,9 @@ class HistoryContract(StoreContract):
         assert [it.segment_id for it in await store.path("t3.1")] == ["t1", "t2", "t3"]
         assert [it.segment_id for it in await store.frame("t1.1")] == ["t1"]
 
-    async def test_a_leaf_before_the_opening_is_in_the_frame_before(self, store: SessionStore) -> None:
+    async def test_a_leaf_before_a_frame_opens_belongs_to_the_previous_frame(
+        self, store: SessionStore
+    ) -> None:
         """Ours: a segment cut before the node that opens a frame opens none."""
         await take_turn(store, "t1")
         await take_turn(store, "t2", entries=(said("long"), opened("f2"), said("short")))
@@ -263,7 +265,7 @@ class HistoryContract(StoreContract):
         await refuses(store.append("s1", "n1", (said(),), "t1.0", NOW), errors.StaleBranch)
         assert (await store.append("s1", "n1", (said(),), None, NOW)).leaf == "n1.0"
 
-    async def test_a_fork_goes_its_own_way_over_shared_history(self, store: SessionStore) -> None:
+    async def test_a_fork_diverges_from_its_shared_history(self, store: SessionStore) -> None:
         """Seed: fork makes a new session over shared history."""
         await store.open_session(a_head())
         await store.describe("s1", agent="helper", model="m1", host={"k": 1})
@@ -283,7 +285,7 @@ class HistoryContract(StoreContract):
         await store.open_session(a_head())
         assert (await store.fork("s1", "s2", None, NOW)).leaf is None
 
-    async def test_a_fork_of_a_fork_reaches_the_first_ones_nodes(self, store: SessionStore) -> None:
+    async def test_a_fork_of_a_fork_reaches_the_nodes_of_the_original(self, store: SessionStore) -> None:
         """Ours: every node of the active path is the session's, including one that the host appended."""
         await take_turn(store, "t1")
         await store.fork("s1", "s2", None, NOW)
@@ -301,7 +303,7 @@ class HistoryContract(StoreContract):
         await refuses(store.fork("s1", "no good", None, NOW), errors.InvalidSessionId)
         assert await store.head("s3") is None
 
-    async def test_a_rewind_moves_the_leaf_back_and_forth(self, store: SessionStore) -> None:
+    async def test_a_rewind_moves_the_leaf_backwards_and_forwards(self, store: SessionStore) -> None:
         """Seed: rewind moves the leaf; branching never rewrites."""
         await take_turns(store, "t1", "t2")
         back = await store.rewind("s1", "t1.0", NOW + 3)
@@ -322,7 +324,7 @@ class HistoryContract(StoreContract):
         assert (await store.rewind("s2", "t1.0", NOW)).leaf == "t1.0"
         await refuses(store.rewind("s9", "t1.0", NOW), errors.SessionNotFound)
 
-    async def test_a_session_with_an_unfinished_turn_is_not_rewound(self, store: SessionStore) -> None:
+    async def test_a_session_with_an_unfinished_turn_cannot_be_rewound(self, store: SessionStore) -> None:
         """Ours: a turn commits under the leaf that it began at."""
         await take_turn(store, "t1")
         begun = await begin(store, "t2")
@@ -330,7 +332,7 @@ class HistoryContract(StoreContract):
         await store.park(begun.lease, a_save("t2"), waiting(a_wait("tick")))
         await refuses(store.rewind("s1", "t1.0", NOW), errors.SessionBusy)
 
-    async def test_a_commit_without_nodes_leaves_the_leaf_where_it_is(self, store: SessionStore) -> None:
+    async def test_a_commit_without_nodes_does_not_move_the_leaf(self, store: SessionStore) -> None:
         """Ours: the revision increases when the leaf moves, and only then."""
         before = await take_turn(store, "t1")
         after = await take_turn(store, "t2", entries=())

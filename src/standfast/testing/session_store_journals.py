@@ -41,7 +41,7 @@ async def keep_turn(
 class JournalContract(StoreContract):
     """Journals that are kept when their turns end."""
 
-    async def test_a_kept_journal_has_what_was_saved_and_what_came_with_the_commit(
+    async def test_a_kept_journal_has_the_saved_entries_and_those_of_the_commit(
         self, store: SessionStore
     ) -> None:
         """Ours: a reader can inspect a turn that has ended."""
@@ -55,9 +55,7 @@ class JournalContract(StoreContract):
             an_entry("model.1"), large, past, a_state_entry("code"), an_entry("model.9"),
         )  # fmt: skip
 
-    async def test_a_journal_that_is_not_kept_is_gone_and_an_open_turn_has_its_own(
-        self, store: SessionStore
-    ) -> None:
+    async def test_without_a_journal_in_the_commit_none_is_kept(self, store: SessionStore) -> None:
         """Ours: without `journal` in the commit nothing is kept."""
         await take_turn(store, "t1")
         assert await store.turn_journal("t1") is None
@@ -68,7 +66,7 @@ class JournalContract(StoreContract):
         assert (found.record.state, found.input) == (TurnState.RUNNING, begun.input)
         assert found.journal == (an_entry("model.1"),)
 
-    async def test_journals_are_dropped_by_the_end_of_their_turns(self, store: SessionStore) -> None:
+    async def test_kept_journals_are_deleted_by_the_age_of_their_turns(self, store: SessionStore) -> None:
         """Ours: kept journals are bounded by age."""
         for number in range(3):
             await keep_turn(store, f"t{number}", now_ms=NOW + number)
@@ -85,7 +83,7 @@ class JournalContract(StoreContract):
         await store.prune(PruneRequest(sessions_before_ms=NOW + 1, session_id="s2"))
         assert await store.drop_journals(NOW + 10) == 0
 
-    async def test_a_blob_stays_as_long_as_a_kept_journal_names_it(self, store: SessionStore) -> None:
+    async def test_a_blob_is_kept_while_a_kept_journal_refers_to_it(self, store: SessionStore) -> None:
         """Ours: port rule 9 holds for kept journals, compressed or not."""
         blobs = [Blob(digest=digest_bytes(text), data=text) for text in (b"small", b"large", b"unnamed")]
         begun = await begin(store, "t1")
@@ -143,7 +141,7 @@ class SurveyContract(StoreContract):
         assert {one.agent for one in found} == {"helper"}
         assert len(await store.usage_by_day(NOW + 1)) == 2
 
-    async def test_a_survey_has_leases_open_turns_and_sizes(self, store: SessionStore) -> None:
+    async def test_a_survey_lists_leases_open_turns_and_sizes(self, store: SessionStore) -> None:
         """Ours: the same result on every store."""
         await take_turn(store, "t0")
         begun = await begin(store, "t1")

@@ -41,7 +41,7 @@ BRANCHES = PruneRequest(branches=True)
 class PruneContract(StoreContract):
     """Retention: by age, by frame, by branch; unreferenced blobs."""
 
-    async def test_nothing_is_pruned_that_was_not_asked_for(self, store: SessionStore) -> None:
+    async def test_only_what_was_requested_is_pruned(self, store: SessionStore) -> None:
         """Ours: an empty request deletes nothing."""
         await take_turn(store)
         pruned = await store.prune(PruneRequest())
@@ -62,7 +62,7 @@ class PruneContract(StoreContract):
         assert await store.turn("t1") is None
         assert await store.turn("t2") is not None
 
-    async def test_a_session_with_something_to_do_is_never_pruned_by_age(self, store: SessionStore) -> None:
+    async def test_a_session_with_pending_work_is_never_pruned_by_age(self, store: SessionStore) -> None:
         """Ours: an approval may wait for weeks."""
         await ask(store, "a1")
         await begin(store, "t2", "s2", claimant("dead"))
@@ -76,7 +76,7 @@ class PruneContract(StoreContract):
         await store.take_over("t2", claimant())
         assert len(await store.inputs("s3")) == 1
 
-    async def test_old_records_are_pruned_and_the_conversation_stays(self, store: SessionStore) -> None:
+    async def test_pruning_old_records_keeps_the_conversation(self, store: SessionStore) -> None:
         """Ours: ended turns and decided approvals are an audit trail with limited retention."""
         await ask(store, "a1")
         await store.decide("a1", Decision(approved=True), now_ms=NOW, edited_digest=None)
@@ -89,7 +89,7 @@ class PruneContract(StoreContract):
         assert [it.turn_id for it in await store.turns("s1")] == ["t2"]
         assert len(await store.path("t2.1")) == 2
 
-    async def test_one_session_alone_can_be_pruned(self, store: SessionStore) -> None:
+    async def test_a_single_session_can_be_pruned(self, store: SessionStore) -> None:
         """Ours: a request for one session does not touch the others."""
         await take_turn(store, "t1", "s1")
         await take_turn(store, "t2", "s2")
@@ -133,7 +133,7 @@ class PruneContract(StoreContract):
         assert record.summary == finished()
         assert [it.turn_id for it in await store.turns("s1")] == ["t1", "t2"]
 
-    async def test_a_fork_in_an_old_frame_keeps_it(self, store: SessionStore) -> None:
+    async def test_a_fork_in_an_old_frame_keeps_that_frame(self, store: SessionStore) -> None:
         """Ours: a frame is pruned when no session is in it any more."""
         await take_turn(store, "t1")
         await store.fork("s1", "s2", None, NOW)
@@ -158,7 +158,7 @@ class PruneContract(StoreContract):
         assert [it.segment_id for it in await store.path("t4.1")] == ["t1", "t4"]
         assert await store.path("t3.1") == ()
 
-    async def test_a_branch_that_a_fork_is_on_stays(self, store: SessionStore) -> None:
+    async def test_a_branch_that_a_fork_uses_is_kept(self, store: SessionStore) -> None:
         """Ours: one session's dead branch is another's conversation."""
         await take_turns(store, "t1", "t2", "t3")
         await store.fork("s1", "s2", "t2.1", NOW)
@@ -168,7 +168,7 @@ class PruneContract(StoreContract):
         assert [it.segment_id for it in await store.path("t2.1")] == ["t1", "t2"]
         assert await store.path("t3.1") == ()
 
-    async def test_a_running_turn_does_not_notice(self, store: SessionStore) -> None:
+    async def test_pruning_does_not_affect_a_running_turn(self, store: SessionStore) -> None:
         """Ours: pruning may run at any time."""
         await take_turn(store, "t1", entries=(said(), opened("f2")))
         begun = await begin(store, "t2")
@@ -181,7 +181,7 @@ class PruneContract(StoreContract):
 
     # Blobs
 
-    async def test_a_blob_stays_as_long_as_something_names_it(self, store: SessionStore) -> None:
+    async def test_a_blob_is_kept_while_something_refers_to_it(self, store: SessionStore) -> None:
         """Ours: nodes, queued inputs and unfinished turns refer to blobs; nothing else does."""
         in_node, in_input, in_turn, unnamed = (a_blob(name) for name in (b"1", b"2", b"3", b"4"))
         shown = (Entry(at_ms=NOW, payload=showing(in_node)), replied())
@@ -208,7 +208,7 @@ class PruneContract(StoreContract):
         assert (await store.prune(PruneRequest())).blobs == 2
         assert await store.blob(in_node.digest) == in_node.data
 
-    async def test_what_a_tool_showed_stays_with_its_result(self, store: SessionStore) -> None:
+    async def test_the_attachments_of_a_result_are_kept_with_it(self, store: SessionStore) -> None:
         """Ours: attachments of results are referenced like those of messages."""
         blob = a_blob()
         result = ToolMessage(call_id=1, name="look", attachments=(attached(blob),))

@@ -65,7 +65,7 @@ async def check_rewinds(store: SessionStore, held: Mapping[str, str | None]) -> 
 class StateContract(StoreContract):
     """States along the paths of sessions, and in the middle of turns."""
 
-    async def test_a_session_has_no_state_until_one_is_written(self, store: SessionStore) -> None:
+    async def test_a_session_has_no_state_until_one_is_stored(self, store: SessionStore) -> None:
         """Ours: most sessions have no plugins with state."""
         assert (await take_turn(store)).state is None
         assert await store.state("nothing") is None
@@ -143,7 +143,7 @@ class StateContract(StoreContract):
         assert await store.inputs("s1") == []
         assert await store.inputs("s2") == [an_input("i1", session_id="s2")]
 
-    async def test_a_state_changes_between_turns_too(self, store: SessionStore) -> None:
+    async def test_a_state_can_change_between_turns(self, store: SessionStore) -> None:
         """Ours: a plugin's action, or a disabled tool; neither the leaf nor the revision moves."""
         before = await take_turn(store)
         head = await store.set_state("s1", a_state("off"), (), NOW + 5)
@@ -153,7 +153,7 @@ class StateContract(StoreContract):
         assert await store.head("s1") == head
         assert (await begin(store, "t2")).head.state == head.state
 
-    async def test_a_state_does_not_change_under_an_unfinished_turn(self, store: SessionStore) -> None:
+    async def test_a_state_cannot_change_during_an_unfinished_turn(self, store: SessionStore) -> None:
         """Ours: a turn works on the state that it began with."""
         await refuses(change(store, "one"), SessionNotFound)
         begun = await begin(store)
@@ -171,13 +171,13 @@ class StateContract(StoreContract):
         taken = await store.take_over("t1", claimant())
         assert await text_of(store, taken.head) == "one"
 
-    async def test_a_body_is_kept_as_it_is(self, store: SessionStore) -> None:
+    async def test_a_body_is_stored_unchanged(self, store: SessionStore) -> None:
         """Ours: states are opaque, and may be empty or large."""
         for number, body in enumerate((b"", bytes(range(256)) * 100)):
             head = await take_turn(store, f"t{number}", state=a_state(body))
             assert await store.state(there(head.state)) == body
 
-    async def test_appended_nodes_leave_the_state_alone(self, store: SessionStore) -> None:
+    async def test_appending_nodes_does_not_change_the_state(self, store: SessionStore) -> None:
         """Ours: the host's nodes are not a turn."""
         before = await take_turn(store, "t1", state=a_state("one"))
         after = await store.append("s1", "n1", (said(),), None, NOW)
@@ -216,7 +216,7 @@ class StateContract(StoreContract):
         held |= {"t2.0": "one", "t2.1": "two"}
         await check_rewinds(store, held)
 
-    async def test_a_node_that_does_not_exist_changes_nothing(self, store: SessionStore) -> None:
+    async def test_a_rewind_or_fork_at_an_unknown_node_changes_nothing(self, store: SessionStore) -> None:
         """Ours: a rejected request changes nothing."""
         before = await take_turn(store, "t1", state=a_state("one"))
         await refuses(store.rewind("s1", "t1.7", NOW), NodeNotFound)
@@ -274,7 +274,7 @@ class StateContract(StoreContract):
             assert await text_of(store, await store.rewind("s2", node, NOW)) == state, node
         assert await text_of(store, await store.rewind("s2", "t3.1", NOW)) == "three"
 
-    async def test_a_later_state_of_a_turn_replaces_the_earlier(self, store: SessionStore) -> None:
+    async def test_a_later_state_of_a_turn_replaces_the_earlier_one(self, store: SessionStore) -> None:
         """Ours: rule 4; it is positioned at its last write, and inputs stay unique."""
         begun = await begin(store, claimed_by=claimant("dead"))
         one, two = a_state_entry("plugin.p", b"1"), a_state_entry("plugin.p", b"2")
@@ -394,9 +394,7 @@ class StateRetentionContract(StoreContract):
         await store.delete_session("s2")
         assert await store.state(there(shared.state)) is None
 
-    async def test_a_new_session_with_a_used_name_has_none_of_the_old_states(
-        self, store: SessionStore
-    ) -> None:
+    async def test_a_session_that_reuses_a_name_has_no_earlier_states(self, store: SessionStore) -> None:
         """Ours: a name is not an identity."""
         await take_turn(store, "t1", state=a_state("one"))
         await store.fork("s1", "s2", None, NOW)

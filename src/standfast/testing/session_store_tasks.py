@@ -59,7 +59,7 @@ def ids(tasks: list[TaskRecord]) -> list[tuple[str, str]]:
 class TaskContract(StoreContract, sessions=("s1", "s2")):
     """Tasks: stored, changed, listed, moved, removed."""
 
-    async def test_a_task_is_kept_as_it_was_added(self, store: SessionStore) -> None:
+    async def test_a_task_is_stored_as_it_was_added(self, store: SessionStore) -> None:
         """Seed: registered tasks are records that any caller may list."""
         error = errors.ErrorObject(code=errors.Code.INTERRUPTED, message="its process is gone")
         whole = _replace(a_task("all"), state=TaskState.FAILED, result=[1, None], error=error)
@@ -71,7 +71,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         assert await store.task("s9", "watch") is None
         assert await store.task("s1", "other") is None
 
-    async def test_a_task_is_of_a_session_that_exists(self, store: SessionStore) -> None:
+    async def test_a_task_needs_an_existing_session(self, store: SessionStore) -> None:
         """Ours: nothing is stored for a session that does not exist."""
         await refuses(store.add_task(a_task(session_id="s9")), errors.SessionNotFound, match="s9")
         assert await store.tasks() == []
@@ -91,7 +91,9 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
             assert await store.task("s1", state.value) == again
         assert len(await store.tasks(session_id="s1")) == len(TaskState)
 
-    async def test_of_many_that_add_one_id_concurrently_one_does(self, store: SessionStore) -> None:
+    async def test_exactly_one_of_many_concurrent_additions_of_an_id_succeeds(
+        self, store: SessionStore
+    ) -> None:
         """Ours: every method is atomic."""
         tasks = [_replace(a_task(), owner=f"w{number}") for number in range(10)]
         results = await asyncio.gather(*map(store.add_task, tasks), return_exceptions=True)
@@ -100,7 +102,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
 
     # Changes
 
-    async def test_a_change_is_what_the_function_makes_of_the_record(self, store: SessionStore) -> None:
+    async def test_a_change_stores_what_its_function_returns(self, store: SessionStore) -> None:
         """Ours: compare and set; the function sees the current record."""
         await store.add_task(a_task())
         idle = await store.change_task("s1", "watch", becomes(TaskState.IDLE))
@@ -119,7 +121,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
                 found = await store.change_task("s1", state.value, becomes(late))
                 assert found == await store.task("s1", state.value) == a_task(state.value, state=state)
 
-    async def test_of_many_concurrent_ends_one_holds(self, store: SessionStore) -> None:
+    async def test_exactly_one_of_many_concurrent_ends_is_kept(self, store: SessionStore) -> None:
         """Ours: completion and cancellation race, and all callers see the same winner."""
         await store.add_task(a_task())
         ends = [becomes(ENDED[number % 3], NOW + number) for number in range(9)]
@@ -155,7 +157,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         assert ids(await store.tasks()) == [("s1", "z"), ("s2", "a"), ("s1", "b")]
         assert ids(await store.tasks(session_id="s1")) == [("s1", "z"), ("s1", "b")]
 
-    async def test_live_tasks_are_those_that_are_not_over(self, store: SessionStore) -> None:
+    async def test_live_tasks_are_those_that_have_not_ended(self, store: SessionStore) -> None:
         """Ours: recovery reads only these."""
         for session_id in ("s1", "s2"):
             for state in TaskState:
@@ -183,7 +185,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         await store.change_task("s2", "a", becomes(TaskState.COMPLETED))
         await store.add_task(a_task("a"))
 
-    async def test_a_move_takes_all_or_none(self, store: SessionStore) -> None:
+    async def test_a_move_transfers_all_tasks_or_none(self, store: SessionStore) -> None:
         """Seed: a transfer is rejected as a whole."""
         for task in (a_task("a"), a_task("b"), a_task("b", "s2")):
             await store.add_task(task)
@@ -202,7 +204,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         await store.move_tasks("s1", "s2", (), NOW + 9)
         assert await store.tasks() == before
 
-    async def test_a_task_moves_over_one_that_is_over(self, store: SessionStore) -> None:
+    async def test_a_moved_task_may_replace_an_ended_one(self, store: SessionStore) -> None:
         """Ours: an ended task frees its id, in the other session as well."""
         await store.add_task(a_task("a"))
         await store.add_task(a_task("a", "s2", TaskState.FAILED))
@@ -300,7 +302,9 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         await store.open_session(a_head("s1"))
         assert await store.triggers() == [a_trigger("b", "s2")]
 
-    async def test_a_session_that_will_be_woken_is_never_pruned_by_age(self, store: SessionStore) -> None:
+    async def test_a_session_with_a_scheduled_trigger_is_never_pruned_by_age(
+        self, store: SessionStore
+    ) -> None:
         """Ours: a timer may be set for next year; a trigger without a time is pruned with an idle session."""
         await take_turn(store)
         await store.put_trigger(a_trigger("timer", next_at=NOW + 2**40))
@@ -322,14 +326,14 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         assert await store.inputs("s1") == [delivery()]
         assert await store.with_queued() == ["s1"]
 
-    async def test_a_delivery_that_was_claimed_does_not_come_again(self, store: SessionStore) -> None:
+    async def test_a_claimed_delivery_is_not_repeated(self, store: SessionStore) -> None:
         """Ours: a source may repeat itself after the turn began."""
         await store.occur(an_occurrence(), (delivery(),))
         await store.begin(new_turn(consumes=delivery().input_id), claimant())
         assert await store.occur(an_occurrence(), (delivery(),)) is False
         assert await store.inputs("s1") == []
 
-    async def test_sources_and_keys_do_not_run_together(self, store: SessionStore) -> None:
+    async def test_sources_and_keys_are_not_confused(self, store: SessionStore) -> None:
         """Ours: the same key of another source is a different occurrence."""
         places = [("a", "b"), ("ab", "c"), ("a", "bc"), ("a", "B"), ("a", "b "), ("a", "é")]
         for source, key in places:
@@ -346,7 +350,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         assert await store.occur(an_occurrence(), inputs) is False
         assert await store.inputs("s9") == []
 
-    async def test_an_occurrence_that_is_refused_is_not_known(self, store: SessionStore) -> None:
+    async def test_a_refused_occurrence_is_not_recorded(self, store: SessionStore) -> None:
         """Ours: occurrence, inputs and trigger are one transaction."""
         await store.put_trigger(a_trigger())
         await store.put_input(an_input("taken"))
@@ -358,7 +362,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         assert await store.trigger("nightly") == a_trigger()
         assert await store.occur(an_occurrence(), (delivery(),), advance) is True
 
-    async def test_many_occurrences_reported_twice_concurrently_are_delivered_once_each(
+    async def test_occurrences_reported_twice_concurrently_are_delivered_once(
         self, store: SessionStore
     ) -> None:
         """Ours: a faulty source; one delivery for each occurrence."""
@@ -407,7 +411,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         assert await store.occur(an_occurrence("1"), (), a_trigger(next_at=NOW + 10)) is True
         assert await store.trigger("nightly") == a_trigger(next_at=NOW + 20)
 
-    async def test_a_change_of_a_trigger_stays(self, store: SessionStore) -> None:
+    async def test_advancing_a_trigger_does_not_undo_a_change(self, store: SessionStore) -> None:
         """Ours: the process that advances a trigger may have read it before it was changed or removed."""
         advance = a_trigger(next_at=NOW + 10)
         assert await store.occur(an_occurrence("0"), (), advance) is True

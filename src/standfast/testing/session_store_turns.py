@@ -75,7 +75,7 @@ class TurnContract(StoreContract):
             await refuses(store.begin(new_turn("t2"), claimant(owner)), errors.SessionBusy, match="w1")
         assert await store.turn("t2") is None
 
-    async def test_of_many_that_begin_concurrently_one_succeeds(self, store: SessionStore) -> None:
+    async def test_exactly_one_of_many_concurrent_begins_succeeds(self, store: SessionStore) -> None:
         """Ours: one writer per session."""
         await store.open_session(a_head())
         tries = (store.begin(new_turn(f"t{n}"), claimant(f"w{n}")) for n in range(8))
@@ -130,14 +130,14 @@ class TurnContract(StoreContract):
         with pytest.raises(errors.IdempotencyConflict, match="'k'"):
             await store.begin(new_turn("t2", key="k", input_digest="d2"), claimant())
 
-    async def test_a_key_counts_within_its_session(self, store: SessionStore) -> None:
+    async def test_idempotency_keys_are_scoped_to_a_session(self, store: SessionStore) -> None:
         """Ours: clients of different sessions are independent."""
         for session_id in ("s1", "s2"):
             await store.open_session(a_head(session_id))
             begun = await store.begin(new_turn(f"t_{session_id}", session_id, key="k"), claimant())
             assert isinstance(begun, Begun)
 
-    async def test_of_many_that_repeat_one_key_concurrently_one_begins(self, store: SessionStore) -> None:
+    async def test_concurrent_begins_with_one_key_start_one_turn(self, store: SessionStore) -> None:
         """Ours: a client that retries too early gets the same turn."""
         await store.open_session(a_head())
         tries = (store.begin(new_turn(f"t{n}", key="k"), claimant()) for n in range(6))
@@ -149,7 +149,7 @@ class TurnContract(StoreContract):
 class LeaseContract(StoreContract):
     """The journal of a turn, and the lease without which it cannot be written."""
 
-    async def test_what_is_saved_comes_back_in_order(self, store: SessionStore) -> None:
+    async def test_saved_entries_are_returned_in_order(self, store: SessionStore) -> None:
         """Ours: a recovered turn feeds the journal to a fresh machine."""
         begun = await begin(store, claimed_by=claimant("dead"))
         intent = JournalEntry(key="tool.1", kind="intent")
@@ -177,14 +177,14 @@ class LeaseContract(StoreContract):
         assert (await store.take_over("t1", claimant())).journal == (an_entry("k", b"1"),)
         assert (await store.take_over("t2", claimant())).journal == (an_entry("k", b"2"),)
 
-    async def test_a_live_lease_is_not_taken(self, store: SessionStore) -> None:
+    async def test_a_live_lease_cannot_be_taken_over(self, store: SessionStore) -> None:
         """Ours: one writer per session."""
         await begin(store)
         for owner in ("w1", "w2"):
             with pytest.raises(errors.SessionBusy, match="w1"):
                 await store.take_over("t1", claimant(owner, NOW + LEASE_MS - 1))
 
-    async def test_a_lease_ends_with_its_time_or_with_its_owner(self, store: SessionStore) -> None:
+    async def test_a_lease_ends_when_it_expires_or_its_owner_dies(self, store: SessionStore) -> None:
         """Ours: a dead owner is replaced immediately, a hanging one after its lease expires."""
         late = await begin(store, "t1", "s1")
         dead = await begin(store, "t2", "s2", claimant("dead"))
@@ -235,7 +235,7 @@ class LeaseContract(StoreContract):
             await refuses(store.commit(lease, a_commit(turn_id)), errors.LeaseLost)
             assert (await store.renew((lease,), NOW, LEASE_MS)).lost == {"s1"}
 
-    async def test_fences_only_rise_also_over_a_deleted_session(self, store: SessionStore) -> None:
+    async def test_fences_only_rise_even_across_a_deleted_session(self, store: SessionStore) -> None:
         """Ours: an old lease of a deleted session can write nothing."""
         old = (await begin(store, "t1", claimed_by=claimant("dead"))).lease
         await store.delete_session("s1")
@@ -246,7 +246,7 @@ class LeaseContract(StoreContract):
         fences = [(await begin(store, f"u{n}")).lease.fence for n in range(1)]
         assert fences[0] > new.lease.fence
 
-    async def test_a_lease_is_good_for_its_own_turn_alone(self, store: SessionStore) -> None:
+    async def test_a_lease_is_valid_for_its_own_turn_only(self, store: SessionStore) -> None:
         """Ours: mixing up turns is a defect of the caller, and writes nothing."""
         mine = await begin(store, "t1", "s1")
         await begin(store, "t2", "s2")
@@ -266,20 +266,20 @@ class LeaseContract(StoreContract):
         gone = msgspec.structs.replace(one.lease, session_id="s9")
         assert (await store.renew((gone,), NOW, LEASE_MS)).lost == {"s9"}
 
-    async def test_a_lease_renewed_for_no_time_is_given_back(self, store: SessionStore) -> None:
+    async def test_renewing_a_lease_for_no_time_releases_it(self, store: SessionStore) -> None:
         """Ours: a process that shuts down in order does not keep others waiting."""
         begun = await begin(store)
         await store.renew((begun.lease,), NOW, 0)
         assert [it.turn_id for it in await store.unfinished(NOW)] == ["t1"]
         await store.take_over("t1", claimant("w2"))
 
-    async def test_a_turn_that_ended_or_never_was_cannot_be_taken_over(self, store: SessionStore) -> None:
+    async def test_an_ended_or_unknown_turn_cannot_be_taken_over(self, store: SessionStore) -> None:
         """Ours: recovery races with the end of the turn."""
         await take_turn(store)
         for turn_id in ("t1", "t9"):
             await refuses(store.take_over(turn_id, claimant()), errors.TurnNotFound)
 
-    async def test_of_many_that_take_over_concurrently_one_succeeds(self, store: SessionStore) -> None:
+    async def test_exactly_one_of_many_concurrent_takeovers_succeeds(self, store: SessionStore) -> None:
         """Ours: every process recovers turns on startup."""
         await begin(store, claimed_by=claimant("dead"))
         tries = (store.take_over("t1", claimant(f"w{n}")) for n in range(6))
@@ -303,7 +303,7 @@ class TurnEndContract(StoreContract):
         await store.save(taken.lease, a_save("t1", an_entry("waited.tick")))
         assert isinstance(await store.commit(taken.lease, a_commit()), SessionHead)
 
-    async def test_a_commit_is_the_end_of_turn_and_lease(self, store: SessionStore) -> None:
+    async def test_a_commit_ends_the_turn_and_its_lease(self, store: SessionStore) -> None:
         """Ours: port rule 5, one transaction, which also deletes the journal."""
         begun = await begin(store)
         await store.save(begun.lease, a_save("t1", an_entry("model.1")))
@@ -334,7 +334,7 @@ class TurnEndContract(StoreContract):
         assert [it.summary for it in records] == [summary for _, _, summary in cases]
         assert [await store.turn(it.turn_id) for it in records] == records
 
-    async def test_a_cancelled_turn_does_not_finish(self, store: SessionStore) -> None:
+    async def test_a_cancelled_turn_cannot_finish(self, store: SessionStore) -> None:
         """Ours: a cancellation wins or loses once."""
         begun = await begin(store)
         assert await store.cancel("t1") is True
@@ -347,7 +347,7 @@ class TurnEndContract(StoreContract):
         assert isinstance(await store.commit(begun.lease, a_commit(summary=stopped())), SessionHead)
         assert await store.cancel("t1") is False
 
-    async def test_a_cancellation_after_the_end_lost(self, store: SessionStore) -> None:
+    async def test_cancelling_an_ended_turn_has_no_effect(self, store: SessionStore) -> None:
         """Ours: a cancellation wins or loses once."""
         await take_turn(store)
         assert await store.cancel("t1") is False
@@ -362,7 +362,7 @@ class TurnEndContract(StoreContract):
         assert [it.turn_id for it in await store.unfinished(NOW)] == ["t2"]
         assert [it.turn_id for it in await store.unfinished(NOW + LEASE_MS)] == ["t1", "t2"]
 
-    async def test_the_cancelled_ones_of_many_turns_are_read_at_once(self, store: SessionStore) -> None:
+    async def test_the_cancelled_turns_of_many_are_read_together(self, store: SessionStore) -> None:
         """Ours: a process with many running turns polls once a second, not once for each turn."""
         await store.open_session(a_head("s2"))
         await begin(store, "t1")

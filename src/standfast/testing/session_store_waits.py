@@ -40,7 +40,7 @@ from standfast.testing.session_values import (
 class InputContract(StoreContract, sessions=("s1", "s2")):
     """Messages for a session, while a turn runs and between turns."""
 
-    async def test_inputs_wait_in_the_order_they_came(self, store: SessionStore) -> None:
+    async def test_inputs_are_queued_in_order_of_arrival(self, store: SessionStore) -> None:
         """Ours: both kinds are durable until they are claimed."""
         items = [an_input("i3"), an_input("i1", "inject"), an_input("i2")]
         await put(store, *items)
@@ -48,14 +48,14 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         assert await store.inputs("s2") == []
         await refuses(store.put_input(an_input("i9", session_id="s9")), errors.SessionNotFound)
 
-    async def test_the_same_input_twice_is_one(self, store: SessionStore) -> None:
+    async def test_an_input_sent_twice_is_queued_once(self, store: SessionStore) -> None:
         """Ours: a sender that got no answer retries, perhaps later."""
         await put(store, an_input(), msgspec.structs.replace(an_input(), created_at=NOW + 9))
         assert await store.inputs("s1") == [an_input()]
         for other in (an_input(text="other"), an_input(kind="inject")):
             await refuses(store.put_input(other), errors.IdempotencyConflict, match="i1")
 
-    async def test_an_input_that_was_claimed_is_not_queued_again(self, store: SessionStore) -> None:
+    async def test_a_claimed_input_is_not_queued_again(self, store: SessionStore) -> None:
         """Ours: a sender that retries after the claim must not start a second turn."""
         await store.put_input(an_input())
         await store.begin(new_turn(consumes="i1"), claimant())
@@ -102,7 +102,7 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         assert all(isinstance(it, Exception) for it in results)
         assert len(await store.inputs("s1")) == 2
 
-    async def test_a_beginning_turn_takes_along_what_was_injected(self, store: SessionStore) -> None:
+    async def test_a_new_turn_claims_the_injected_messages(self, store: SessionStore) -> None:
         """Ours: messages between turns reach the next one."""
         await put(store, an_input("i1", "inject"), an_input("i2"), an_input("i3", "inject"))
         begun = await store.begin(new_turn(), claimant())
@@ -110,7 +110,7 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         assert begun.input == b'[null,["i1","i3"]]'
         assert await store.inputs("s1") == [an_input("i2")]
 
-    async def test_a_checkpoint_claims_what_was_injected(self, store: SessionStore) -> None:
+    async def test_a_checkpoint_claims_the_injected_messages(self, store: SessionStore) -> None:
         """Ours: `inject` is delivered at the next checkpoint of this turn, once."""
         begun = await begin(store, claimed_by=claimant("dead"))
         await put(store, an_input("i1", "inject"), an_input("i2"))
@@ -132,7 +132,9 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         await refuses(store.save(begun.lease, again), errors.StaleState)
         assert len(await store.inputs("s1")) == 1
 
-    async def test_a_turn_does_not_finish_over_an_injected_message(self, store: SessionStore) -> None:
+    async def test_a_turn_cannot_finish_while_an_injected_message_is_unclaimed(
+        self, store: SessionStore
+    ) -> None:
         """Ours: a message before the end is answered in this turn."""
         begun = await begin(store)
         await store.put_input(an_input("i1", "inject"))
@@ -144,7 +146,9 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         await store.put_input(an_input("i2"))
         assert isinstance(await store.commit(begun.lease, a_commit()), SessionHead)
 
-    async def test_what_a_stopped_turn_did_not_hear_starts_the_next(self, store: SessionStore) -> None:
+    async def test_messages_that_a_stopped_turn_did_not_receive_start_the_next_turn(
+        self, store: SessionStore
+    ) -> None:
         """Ours: an input that misses the last checkpoint becomes the next turn."""
         begun = await begin(store)
         await put(store, an_input("i1", "inject"), an_input("i2"))
@@ -178,7 +182,7 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         assert isinstance(await store.begin(new_turn(consumes="i0"), claimant()), Begun)
         assert await store.withdraw_input("i0") is False
 
-    async def test_blobs_are_kept_by_content(self, store: SessionStore) -> None:
+    async def test_blobs_are_addressed_by_content(self, store: SessionStore) -> None:
         """Ours: media is never inside a message, and is stored once."""
         one, two = a_blob(b"one" * 10_000), a_blob(b"")
         item = QueuedInput(input_id="i1", session_id="s1", kind="queue", message=showing(one), created_at=NOW)
@@ -199,7 +203,7 @@ class WaitContract(StoreContract):
 
     # Timers
 
-    async def test_a_timer_is_over_when_it_is_due(self, store: SessionStore) -> None:
+    async def test_a_timer_ends_when_it_is_due(self, store: SessionStore) -> None:
         """Ours: the caller provides the time; the store has no clock."""
         await park(store, a_wait("tick"), a_wait("tock", due_in_ms=2_000))
         assert await store.ended_waits("t1", NOW + 999) == ()
@@ -208,7 +212,7 @@ class WaitContract(StoreContract):
         assert [it.turn_id for it in await store.unfinished(NOW + 1_000)] == ["t1"]
         assert dict(await store.ended_waits("t1", NOW + 9_000)) == {"tick": Elapsed(), "tock": Elapsed()}
 
-    async def test_only_what_a_turn_stands_at_wakes_it(self, store: SessionStore) -> None:
+    async def test_a_processed_wait_does_not_wake_the_turn_again(self, store: SessionStore) -> None:
         """Ours: a turn that has processed one wait keeps waiting for the others."""
         tick, tock = a_wait("tick"), a_wait("tock", due_in_ms=2_000)
         await park(store, tick, tock)
@@ -218,7 +222,7 @@ class WaitContract(StoreContract):
         assert await store.unfinished(NOW + 1_500) == []
         assert len(await store.unfinished(NOW + 2_000)) == 1
 
-    async def test_a_turn_that_ended_waits_for_nothing(self, store: SessionStore) -> None:
+    async def test_an_ended_turn_has_no_waits(self, store: SessionStore) -> None:
         """Ours: port rule 5, the commit deletes the waits."""
         await park(store, a_wait("tick"), a_wait(TOKEN, "completion"))
         taken = await store.take_over("t1", claimant())
@@ -246,7 +250,7 @@ class WaitContract(StoreContract):
         await store.complete(TOKEN, failed, NOW)
         assert await store.ended_waits("t1", NOW) == ((TOKEN, failed),)
 
-    async def test_a_completion_may_come_before_its_wait(self, store: SessionStore) -> None:
+    async def test_a_completion_may_arrive_before_its_wait(self, store: SessionStore) -> None:
         """Ours: an external system can be faster than our disk."""
         begun = await begin(store)
         await store.complete(TOKEN, Completed(value=1), NOW)
@@ -257,7 +261,7 @@ class WaitContract(StoreContract):
         assert len(await store.unfinished(NOW)) == 1
         await refuses(store.complete(TOKEN, Completed(), NOW), errors.TokenAlreadyUsed)
 
-    async def test_a_completion_that_comes_too_late_is_refused(self, store: SessionStore) -> None:
+    async def test_a_late_completion_is_refused(self, store: SessionStore) -> None:
         """Ours: a wait ends once; other clocks cannot reopen it."""
         await park(store, a_wait(TOKEN, "completion"))
         await refuses(store.complete(TOKEN, Completed(), NOW + 1_000), errors.TokenAlreadyUsed)
@@ -266,13 +270,13 @@ class WaitContract(StoreContract):
         await refuses(store.complete(TOKEN, Completed(), NOW), errors.TokenAlreadyUsed)
         assert await store.ended_waits("t1", NOW) == ((TOKEN, Expired()),)
 
-    async def test_a_token_that_no_turn_knows_is_not_found(self, store: SessionStore) -> None:
+    async def test_an_unknown_token_is_not_found(self, store: SessionStore) -> None:
         """Ours: tokens come from outside."""
         await begin(store)
         for token in ("cpl_t9.x", "cpl_t1", "t1.x", "", "cpl_.x", "cpl_t1."):
             await refuses(store.complete(token, Completed(), NOW), errors.TokenNotFound)
 
-    async def test_of_many_that_complete_concurrently_one_succeeds(self, store: SessionStore) -> None:
+    async def test_exactly_one_of_many_concurrent_completions_succeeds(self, store: SessionStore) -> None:
         """Ours: a wait ends once."""
         await park(store, a_wait(TOKEN, "completion"))
         results = await asyncio.gather(
@@ -282,7 +286,7 @@ class WaitContract(StoreContract):
 
     # Approvals
 
-    async def test_an_approval_is_asked_for_with_the_journal(self, store: SessionStore) -> None:
+    async def test_an_approval_is_requested_together_with_the_journal(self, store: SessionStore) -> None:
         """Ours: the request and the wait are one transaction; arguments are returned unchanged."""
         asked = an_approval()
         await park(store, a_wait("a1", "approval"), approvals=(asked,))
@@ -292,7 +296,7 @@ class WaitContract(StoreContract):
         assert await store.approvals(session_id="s1") == await store.approvals(turn_id="t1") == [asked]
         assert await store.approvals(session_id="s2") == await store.approvals(turn_id="t2") == []
 
-    async def test_an_approval_is_asked_for_once(self, store: SessionStore) -> None:
+    async def test_an_approval_is_requested_once(self, store: SessionStore) -> None:
         """Ours: an id names one thing forever; a rejected save writes nothing."""
         begun = await begin(store, claimed_by=claimant("dead"))
         save = Save(turn_id="t1", entries=(an_entry("k"),), approvals=(an_approval(),) * 2)
@@ -300,7 +304,7 @@ class WaitContract(StoreContract):
         assert await store.approvals() == []
         assert (await store.take_over("t1", claimant())).journal == ()
 
-    async def test_a_yes_and_a_no_end_the_wait(self, store: SessionStore) -> None:
+    async def test_approving_or_denying_ends_the_wait(self, store: SessionStore) -> None:
         """Ours: decisions reach the requesting turn."""
         await ask(store, "a1", "a2", "a3")
         assert await store.unfinished(NOW) == []
@@ -316,7 +320,7 @@ class WaitContract(StoreContract):
             "a3": Approved(arguments={"cents": 1}),
         }
 
-    async def test_approvals_are_listed_by_age_in_the_order_of_the_code(self, store: SessionStore) -> None:
+    async def test_approvals_are_listed_by_age_and_then_in_code_order(self, store: SessionStore) -> None:
         """Ours: a person sees open requests in the code's order, by session and by turn."""
         replace = msgspec.structs.replace
         first, second = replace(an_approval("z"), call_id=1), replace(an_approval("b"), call_id=2)
@@ -343,7 +347,9 @@ class WaitContract(StoreContract):
             )
             assert await store.approval(approval.approval_id) == after
 
-    async def test_a_yes_may_replace_the_arguments_and_a_no_keeps_them(self, store: SessionStore) -> None:
+    async def test_approving_may_replace_the_arguments_and_denying_keeps_them(
+        self, store: SessionStore
+    ) -> None:
         """Ours: an approval with edited arguments records their digest; a denial keeps the original ones."""
         approvals = tuple(map(an_approval, ("a1", "a2", "a3", "a4")))
         await park(store, a_wait("a1", "approval"), approvals=approvals)
@@ -369,7 +375,7 @@ class WaitContract(StoreContract):
             await store.decide("a1", NO, now_ms=NOW, edited_digest=None)
         await refuses(store.decide("a9", NO, now_ms=NOW, edited_digest=None), errors.ApprovalNotFound)
 
-    async def test_an_approval_cannot_be_given_after_its_time(self, store: SessionStore) -> None:
+    async def test_an_expired_approval_cannot_be_decided(self, store: SessionStore) -> None:
         """Ours: the first process that notices the expiry records it."""
         await ask(store, "a1", "a2")
         late = await store.decide("a1", YES, now_ms=NOW + 1_000, edited_digest=None)
@@ -396,7 +402,7 @@ class WaitContract(StoreContract):
         await store.delete_session("s1")
         assert [it.state for it in await store.approvals()] == [ApprovalState.CANCELLED]
 
-    async def test_what_comes_out_of_a_store_can_be_changed_without_harm(self, store: SessionStore) -> None:
+    async def test_changing_a_returned_value_does_not_change_the_store(self, store: SessionStore) -> None:
         """Ours: a caller may edit arguments before it decides."""
         await ask(store, "a1")
         found = there(await store.approval("a1"))

@@ -20,6 +20,7 @@ from standfast.sandbox.quickjs.guest import (
     load_snapshot,
     new_engine,
 )
+from standfast.sandbox.quickjs.module_cache import BootFacts
 
 MEMORY = 64 << 20
 
@@ -112,7 +113,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "standfast"
 
 
-def kept(machine: CompiledGuest) -> tuple[wasmtime.Engine, Boot]:
+def kept(machine: CompiledGuest) -> tuple[wasmtime.Engine, BootFacts]:
     """Cache a small module in place of the guest."""
     engine = new_engine()
     module_cache.store(build_id(), wasmtime.Module(engine, "(module)"), machine.boot)
