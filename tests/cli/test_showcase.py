@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from standfast import Runtime
+from standfast.cli import showcase
 from standfast.cli.showcase import play, showcase_agents
 from standfast.model.session import TurnState
 
@@ -38,3 +41,19 @@ def test_the_demo_shows_waits_a_loop_subagents_and_a_turn_that_survived_sigkill(
             assert len(await runtime.session_handle("demo-survivor").turns()) == 1
 
     asyncio.run(main())
+
+
+def test_ctrl_c_does_not_reach_the_process_that_the_demo_kills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: Ctrl-C while that process was importing printed its traceback at the server's terminal."""
+    program, found = tmp_path / "program", tmp_path / "session"
+    program.write_text(
+        f"#!{sys.executable} -IS\nimport os, time\n"
+        f"open({str(found)!r}, 'w').write(str(os.getsid(0)))\n"
+        "print('resting', flush=True)\ntime.sleep(60)\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    asyncio.run(showcase._kill_in_the_middle("unused"))
+    assert int(found.read_text()) != os.getsid(0)

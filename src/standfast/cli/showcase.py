@@ -83,7 +83,12 @@ async def _kill_in_the_middle(store: str) -> None:
     The runtime detects that the process is gone and resumes the turn.
     """
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "standfast.cli.showcase", store, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-m",
+        "standfast.cli.showcase",
+        store,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the server, which kills the process itself
     )
     try:
         assert child.stdout is not None
