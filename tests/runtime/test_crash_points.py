@@ -102,7 +102,7 @@ def test_a_store_that_loses_intents_is_detected(theatre: Theatre) -> None:
     """Ours: the crash tests must fail for a defective store."""
     broken = partial(killed_at, scenario="sequence", forgetful=True)
     found = Counter[bool]()
-    for number in range(15, 30):
+    for number in range(5, 60):
         try:
             theatre.play(partial(broken, kills=(number,)))
         except AssertionError as error:
