@@ -6,6 +6,8 @@ import asyncio
 import gc
 import threading
 import tracemalloc
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -61,6 +63,19 @@ def test_only_one_of_several_concurrent_begins_on_different_loops_succeeds() -> 
     assert head.depth == 2 * len(committed)
 
 
+def bytes_allocated_by(fill: Callable[[MemorySessionStore], Coroutine[Any, Any, None]]) -> int:
+    """Return the memory that a store takes after *fill*."""
+    store = MemorySessionStore()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        asyncio.run(fill(store))
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_waiting_session_takes_little_memory() -> None:
     """Ours: many sessions can wait for people at once; each takes 1.5 KB plus a small overhead of Python."""
     count = 500
@@ -72,16 +87,7 @@ def test_a_waiting_session_takes_little_memory() -> None:
             wait = a_wait(f"wait_{number}")
             await store.park(begun.lease, a_save(turn_id), waiting(wait))
 
-    store = MemorySessionStore()
-    gc.collect()
-    tracemalloc.start()
-    try:
-        asyncio.run(park_all(store))
-        gc.collect()
-        used, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert used / count < 2_000
+    assert bytes_allocated_by(park_all) / count < 2_000
 
 
 def test_an_idle_session_is_small() -> None:
@@ -94,16 +100,7 @@ def test_an_idle_session_is_small() -> None:
                 begun = await begin(store, f"t_{number:016}{turn:016}", f"session_{number}")
                 await store.commit(begun.lease, a_commit(f"t_{number:016}{turn:016}"))
 
-    store = MemorySessionStore()
-    gc.collect()
-    tracemalloc.start()
-    try:
-        asyncio.run(end_all(store))
-        gc.collect()
-        used, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert used / count < 3_500
+    assert bytes_allocated_by(end_all) / count < 3_500
 
 
 def test_the_journals_of_the_most_recent_turns_are_kept() -> None:
