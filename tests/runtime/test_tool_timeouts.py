@@ -21,7 +21,7 @@ from standfast import (
 )
 from standfast.errors import InvalidArgument
 from standfast.model.message import Message, ToolMessage
-from standfast.tools.dispatch import Dispatcher
+from standfast.tools.dispatch import Dispatcher, RunningCall
 
 SHORT = CapabilityLimits(timeout_ms=250)
 """Long enough for a busy machine to start the call's thread: a call may time out before its tool begins."""
@@ -228,9 +228,9 @@ def test_by_default_an_agents_call_may_take_a_minute_and_a_sandboxs_call_five_se
     seen: list[int] = []
     start = Dispatcher.start
 
-    def watched(self: Dispatcher, call: Any, *rest: Any) -> Any:
-        seen.append(call.timeout_ms)
-        return start(self, call, *rest)
+    def watched(self: Dispatcher, running: RunningCall) -> None:
+        seen.append(running.call.timeout_ms)
+        start(self, running)
 
     monkeypatch.setattr(Dispatcher, "start", watched)
 

@@ -6,7 +6,7 @@ import queue
 from typing import Any
 
 from standfast.model.capability import SettledCall
-from standfast.tools.dispatch import Arrived, Dispatcher
+from standfast.tools.dispatch import Dispatcher, RunningCall
 from standfast.tools.registered_tool import Admission, Admitted
 from standfast.tools.settlement import settle_outcome
 
@@ -17,16 +17,30 @@ def admit(dispatcher: Dispatcher, name: str, args: object, kwargs: object, *, ca
     return dispatcher.admit_tool(tool, args, kwargs, session_id="s", call_id=call_id)
 
 
+class _Performed(RunningCall):
+    """A running call that puts its outcome into a queue."""
+
+    def __init__(self, call: Admitted) -> None:
+        super().__init__(call)
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def launched(self) -> None:
+        self.inbox.put(None)
+
+    def returned(self, value: object, error: BaseException | None) -> None:
+        self.inbox.put((value, error))
+
+
 def perform(dispatcher: Dispatcher, call: Admitted) -> SettledCall:
     """Execute an admitted call and return its result."""
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    running = dispatcher.start(call, inbox)
+    running = _Performed(call)
+    dispatcher.start(running)
     while True:
         try:
-            message = inbox.get(timeout=dispatcher.seconds_left(running))
+            outcome = running.inbox.get(timeout=running.seconds_left())
         except queue.Empty:
-            if (settled := dispatcher.expire(running)) is not None:
+            if (settled := running.expire()) is not None:
                 return settled
             continue
-        if isinstance(message, Arrived):
-            return settle_outcome(call, running.started, message.value, message.error)
+        if outcome is not None:
+            return settle_outcome(call, running.started, *outcome)

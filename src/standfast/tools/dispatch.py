@@ -7,8 +7,9 @@ A call passes these steps::
     input validated → request size → rate → approval → concurrency → intent → execute → response → record
 
 `admit_tool` performs the steps up to the approval and returns a value: the call is admitted, waits for a
-person, or has already failed. `start` performs the rest and posts the outcome to an inbox. A slot of
-`concurrency` is taken only after the approval, so that a call that waits for a person does not block others.
+person, or has already failed. `start` performs the rest and passes the outcome to the `RunningCall`. A slot
+of `concurrency` is taken only after the approval, so that a call that waits for a person does not block
+others.
 
 Rules
 -----
@@ -31,9 +32,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
-
-import msgspec
+from typing import Any
 
 from standfast.errors import CallRefused, Code, StandfastError, ValueTooLarge
 from standfast.model.canonical import Json, to_json
@@ -78,26 +77,49 @@ class CallSlots:
 
 
 class RunningCall:
-    """A running call. Its outcome arrives once, on `inbox`. `deadline` is set when the handler starts."""
+    """A call that runs, or waits for a slot. A subclass receives its outcome.
 
-    __slots__ = ("_finished", "_slots", "_task", "call", "deadline", "inbox", "started")
+    `started` and `deadline` are set when the handler starts.
+    """
 
-    def __init__(self, call: Admitted, inbox: CallListener) -> None:
+    __slots__ = ("_finished", "_slots", "_task", "call", "deadline", "started")
+
+    def __init__(self, call: Admitted) -> None:
         self.call = call
-        self.inbox = inbox
         self.started = 0.0
         self.deadline: float | None = None
         self._finished = threading.Lock()
         self._slots: CallSlots | None = None
         self._task: LoopJob[Any] | asyncio.Task[Any] | None = None
 
+    def launched(self) -> None:
+        """Note that the handler has started after waiting for a slot. Called on any thread."""
+
+    def returned(self, value: object, error: BaseException | None) -> Then | None:
+        """Receive the handler's outcome, once and on any thread; must not raise.
+
+        It may return a function that wakes the receiver, which the handler's thread calls once it is free.
+        """
+        raise NotImplementedError
+
     def finish(self, value: object, error: BaseException | None) -> Then | None:
-        """Post the handler's outcome, unless it was abandoned; return a function that wakes the receiver."""
+        """Pass the outcome to `returned`, unless the handler was abandoned; return what that returns."""
         if not self._end():
             return None
         if self._task is not None and isinstance(error, asyncio.CancelledError):
             error = RuntimeError("the tool was cancelled")
-        return self.inbox.put(Arrived(self, value, error))
+        return self.returned(value, error)
+
+    def seconds_left(self) -> float | None:
+        """Return how long the handler may still take; None while the call waits for a slot."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def expire(self) -> SettledCall | None:
+        """Settle the call if its timeout has expired; None if it has time left, or has just finished."""
+        left = self.seconds_left()
+        if left is None or left > 0 or not self.abandon():
+            return None
+        return settle_timed_out(self.call)
 
     def abandon(self) -> bool:
         """Abandon the handler and drop its outcome; return False if it has already finished."""
@@ -128,23 +150,6 @@ def invoke(call: Admitted) -> Any:
         return call.tool.handler(*bound.args, **bound.kwargs)
     context = call.run_context or RunContext(None, call.session_id, call_id=call.call_id)
     return call.tool.handler(context, *bound.args, **bound.kwargs)
-
-
-class Arrived(msgspec.Struct, frozen=True):
-    """A handler has returned or raised."""
-
-    running: RunningCall
-    value: object
-    error: BaseException | None
-
-
-class CallListener(Protocol):
-    """A receiver of `Arrived`, and of the `RunningCall` if it had to wait for a slot. A queue can be one.
-
-    `put` may return a function that wakes the receiver; the handler's thread calls it once it is free.
-    """
-
-    def put(self, item: Any, /) -> Then | None: ...
 
 
 RuleEvaluator = Callable[[str, list[Json], dict[str, Json], str], bool]
@@ -240,31 +245,18 @@ class Dispatcher:
         """Return the timeout of a call of *tool*."""
         return tool.capability.limits.timeout_ms or self._default_timeout_ms
 
-    def start(self, call: Admitted, inbox: CallListener) -> RunningCall:
-        """Begin an admitted call; *inbox* gets its outcome."""
-        running = RunningCall(call, inbox)
+    def start(self, running: RunningCall) -> None:
+        """Begin an admitted call, or let it wait for a slot."""
+        tool = running.call.tool
         # The thread that releases a slot may belong to another call, so the context is copied here.
-        context = contextvars.copy_context() if call.tool.async_mode else None
-        slots = self._slots.get(call.tool.digest)
+        context = contextvars.copy_context() if tool.async_mode else None
+        slots = self._slots.get(tool.digest)
         if slots is None:
             with self._lock:
-                new = CallSlots(call.tool.capability.limits.concurrency)
-                slots = self._slots.setdefault(call.tool.digest, new)
+                new = CallSlots(tool.capability.limits.concurrency)
+                slots = self._slots.setdefault(tool.digest, new)
         if slots.take(partial(self._launch_waiting, running, context, slots)):
             self._launch(running, context, slots)
-        return running
-
-    def expire(self, running: RunningCall) -> SettledCall | None:
-        """Settle a call whose timeout has expired; None if it has time left, or has just finished."""
-        left = self.seconds_left(running)
-        if left is None or left > 0 or not running.abandon():
-            return None
-        return settle_timed_out(running.call)
-
-    def seconds_left(self, running: RunningCall) -> float | None:
-        """Return how long the handler may still take; None while the call waits for a slot."""
-        deadline = running.deadline
-        return None if deadline is None else max(0.0, deadline - time.monotonic())
 
     def _launch(self, running: RunningCall, context: contextvars.Context | None, slots: CallSlots) -> None:
         """Run the handler: a plain function on a thread, a coroutine function on a loop."""
@@ -292,7 +284,7 @@ class Dispatcher:
         self, running: RunningCall, context: contextvars.Context | None, slots: CallSlots
     ) -> None:
         self._launch(running, context, slots)
-        _wake(running.inbox.put(running))
+        running.launched()
 
     def _launch_at_home(self, running: RunningCall, context: contextvars.Context) -> None:
         """Run an async handler on the runtime's loop, under the watch for handlers that block it."""
@@ -312,7 +304,7 @@ class Dispatcher:
                 raise
             except BaseException as raised:
                 error = raised
-            if self.seconds_left(running):
+            if running.seconds_left():
                 _wake(running.finish(value, error))
             # otherwise it has blocked the loop past its deadline, and the caller times it out
 

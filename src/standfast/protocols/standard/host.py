@@ -59,7 +59,7 @@ from standfast.tools.context import (
     RunContext,
     drop_report,
 )
-from standfast.tools.dispatch import Arrived, RunningCall
+from standfast.tools.dispatch import RunningCall
 from standfast.tools.registered_tool import (
     ARGS,
     Admission,
@@ -453,8 +453,7 @@ class RunningCalls:
 
     def watch(self, execution: Execution) -> None:
         """Abandon a call at its deadline, if it is still running then."""
-        running = execution.running
-        deadline = None if running is None else running.deadline
+        deadline = execution.deadline
         if deadline is None or execution not in self.calls:
             return  # it is waiting for a slot, or has ended
         if self._timer is not None:
@@ -468,7 +467,7 @@ class RunningCalls:
     def _expire(self) -> None:
         self._timer = None
         for execution in tuple(self.calls):
-            if not execution.expire():
+            if not execution.time_out():
                 self.watch(execution)
 
     def abandon(self) -> None:
@@ -478,68 +477,61 @@ class RunningCalls:
             self._timer = None
         calls, self.calls = self.calls, set()
         for execution in calls:
-            execution.abandon()
+            execution.drop()
 
 
-class Execution:
+class Execution(RunningCall):
     """Executes one call until its handler returns or its timeout expires, and delivers the outcome once."""
 
-    __slots__ = ("_call", "_calls", "_deliver", "_dispatcher", "_loop", "_over", "_turn", "running")
+    __slots__ = ("_calls", "_deliver", "_is_starting", "_loop", "_over", "_turn")
 
     def __init__(self, turn: TurnContext, call: Admitted, calls: RunningCalls, deliver: Deliver) -> None:
+        super().__init__(call)
         self._turn = turn
-        self._dispatcher = turn.dispatcher
-        self._call = call
         self._calls = calls
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
-        self.running: RunningCall | None = None
+        self._is_starting = True
         self._over = False
 
     def start(self) -> None:
         self._calls.calls.add(self)
-        self.running = self._dispatcher.start(self._call, self)
+        self._turn.dispatcher.start(self)
+        self._is_starting = False
         self._calls.watch(self)  # does nothing while the call waits for a slot
 
-    def put(self, message: Arrived | RunningCall, /) -> Callable[[], object] | None:
-        """Receive a dispatcher's report, on any thread; return the function that passes it to the loop."""
-        inputs = self._inputs_of(message) if isinstance(message, Arrived) else None
+    def launched(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the turn with it
+            self._loop.call_soon_threadsafe(self._calls.watch, self)
+
+    def returned(self, value: object, error: BaseException | None) -> Callable[[], object] | None:
+        """Convert the handler's outcome to inputs; return the function that passes them to the loop."""
+        inputs = self._inputs_of(value, error)
         if asyncio._get_running_loop() is not self._loop:
             return partial(self._call_loop, inputs, copy_context())  # hooks see the handler's contextvars
-        if self.running is not None:
-            self._take(inputs)
-        elif inputs is not None:  # the handler could not be started
+        if self._is_starting:  # the handler could not be started
             self._loop.call_soon(self._finish, inputs)
-        return None
-
-    def _call_loop(self, inputs: list[Input | EffectWaits] | None, context: Context) -> None:
-        if asyncio._get_running_loop() is self._loop:  # the handler's thread drives the loop again
-            context.run(self._take, inputs)
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._take, inputs, context=context)
-        except RuntimeError:  # the loop is closed, and the turn with it
-            return
-
-    def _take(self, inputs: list[Input | EffectWaits] | None) -> None:
-        """Deliver the outcome, or record that the handler has started."""
-        if inputs is None:
-            self._calls.watch(self)
         else:
             self._finish(inputs)
+        return None
 
-    def abandon(self) -> None:
+    def _call_loop(self, inputs: list[Input | EffectWaits], context: Context) -> None:
+        if asyncio._get_running_loop() is self._loop:  # the handler's thread drives the loop again
+            context.run(self._finish, inputs)
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the turn with it
+            self._loop.call_soon_threadsafe(self._finish, inputs, context=context)
+
+    def drop(self) -> None:
         """Abandon the call; no outcome is delivered after this."""
         self._over = True
-        if self.running is not None:
-            self.running.abandon()
+        self.abandon()
 
-    def expire(self) -> bool:
+    def time_out(self) -> bool:
         """Abandon the call if its timeout has expired; return False if it has time left."""
-        assert self.running is not None
-        if self._dispatcher.seconds_left(self.running):
+        if self.seconds_left():
             return False  # the loop's clock is a little ahead of ours, or it was another call's timer
-        settled = self._dispatcher.expire(self.running)
+        settled = self.expire()
         if settled is not None:  # otherwise its result is being converted
             self._finish([self._settled(settled)])
         return True
@@ -548,40 +540,37 @@ class Execution:
         if self._over:
             return
         self._over = True
-        self.running = None  # it refers to this object
         self._calls.calls.discard(self)
         for given in inputs:
             self._deliver(given, at_once=given is inputs[-1])
 
-    def _inputs_of(self, arrived: Arrived) -> list[Input | EffectWaits]:
-        value = arrived.value
-        if arrived.error is None and isinstance(value, Later):
+    def _inputs_of(self, value: object, error: BaseException | None) -> list[Input | EffectWaits]:
+        if error is None and isinstance(value, Later):
             try:
-                return self._deferred(value, arrived.running)
-            except StandfastError as error:
-                arrived = Arrived(arrived.running, None, error)
-            except Exception as error:  # a tool's result may contain anything
-                problem = f"{self._call.tool.name}() returned an invalid {type(value).__name__}: {error}"
-                arrived = Arrived(arrived.running, None, InvalidArgument(problem))
-        settled = settle_outcome(self._call, arrived.running.started, arrived.value, arrived.error)
-        return [self._settled(settled)]
+                return self._deferred(value)
+            except StandfastError as refused:
+                error = refused
+            except Exception as raised:  # a tool's result may contain anything
+                name, kind = self.call.tool.name, type(value).__name__
+                error = InvalidArgument(f"{name}() returned an invalid {kind}: {raised}")
+        return [self._settled(settle_outcome(self.call, self.started, value, error))]
 
     def _settled(self, settled: SettledCall) -> ToolSettled | CallTimedOut:
         """Return the call's result, or a timeout for the tool's `on_timeout` to decide about."""
-        call, tool, now = self._call, self._call.tool, self._turn.services.clock.now_ms()
+        call, tool, now = self.call, self.call.tool, self._turn.services.clock.now_ms()
         timed_out = settled.record.status is CallStatus.TIMEOUT
         if timed_out and tool.on_timeout != "report" and not tool.capability.idempotent:
             return CallTimedOut(at_ms=now, call_id=call.call_id, attempt=call.attempt, record=settled.record)
         return as_input(call.call_id, settled, now)
 
-    def _deferred(self, value: Later, running: RunningCall) -> list[Input | EffectWaits]:
+    def _deferred(self, value: Later) -> list[Input | EffectWaits]:
         """Convert a deferred result into inputs of the machine, or a wait."""
-        now, turn_id, call_id = self._turn.services.clock.now_ms(), self._turn.turn_id, self._call.call_id
+        now, turn_id, call_id = self._turn.services.clock.now_ms(), self._turn.turn_id, self.call.call_id
         match value:
             case CompleteLater():
                 if not value.token.startswith(f"cpl_{turn_id}.{call_id}-"):
                     raise InvalidArgument(
-                        f"{self._call.tool.name}() returned a token of another call",
+                        f"{self.call.tool.name}() returned a token of another call",
                         hint="use ctx.completion_token()",
                     )
                 due = now + _whole_ms(value.expires_in_s)
@@ -598,14 +587,14 @@ class Execution:
                 )
                 return [EffectWaits(wait)]
             case AskPerson():
-                return [ask_question(self._turn, self._call, value)]
+                return [ask_question(self._turn, self.call, value)]
             case ContinueAs():
                 check_bounds(value.seed)
                 frame_id, seed = f"{turn_id}.f{call_id}", tuple(value.seed)
                 switch = FrameSwitch(frame_id=frame_id, reason=value.reason, task=value.task, seed=seed)
                 requested = FrameSwitchRequested(at_ms=now, switch=switch)
                 decode_input(encode_input(requested))  # raises if the journal could not be read back
-                return [requested, self._settled(settle_continued(self._call, running.started))]
+                return [requested, self._settled(settle_continued(self.call, self.started))]
             case _:
                 assert_never(value)
 
