@@ -130,6 +130,23 @@ async def sandbox_runs(store: str | None, code: str) -> AsyncIterator[Turn]:
         yield run
 
 
+@asynccontextmanager
+async def code_steps(store: str | None) -> AsyncIterator[Turn]:
+    """Turns of one session, each with one cell that calls a tool and finishes."""
+    from standfast import Agent, Runtime, ScriptedModel, tool
+
+    @tool(side_effect="external_system", approval="none")
+    async def act(x: int) -> str:
+        """Act on x."""
+        return RESULT
+
+    cell = "```python\nfound = await act(x=1)\nfinish(len(found))\n```"
+    model = ScriptedModel([{"text": cell}] * (MANY + WARM_UP), strict=False)
+    async with Runtime(store) if store else Runtime() as runtime:
+        session = await runtime.session("s", agent=Agent(model, protocol="code", tools=[act]))
+        yield lambda: session.turn(USER).settled()
+
+
 SANDBOX_CALLS = f"for x in range({CALLS}): act(x)"
 WORKLOADS: dict[str, Callable[[str], Any]] = {
     "plain turn, memory": lambda store: turns(None, 0),
@@ -138,6 +155,8 @@ WORKLOADS: dict[str, Callable[[str], Any]] = {
     f"{AT_ONCE} plain turns at once, stored": turns_at_once,
     "ten tools in sequence, memory": lambda store: turns(None, CALLS),
     "ten tools in sequence, stored": lambda store: turns(store, CALLS),
+    "code step with one call, memory": lambda store: code_steps(None),
+    "code step with one call, stored": code_steps,
     "reopen 200 turns, and one turn": lambda store: reopened(store, 200),
     "warm 1+1 of the sandbox, memory": lambda store: sandbox_runs(None, "1+1"),
     "warm 1+1 of the sandbox, stored": lambda store: sandbox_runs(store, "1+1"),
