@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
+from collections import Counter
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -60,19 +64,36 @@ def test_a_fork_shares_only_the_past(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_fork_shares_the_nodes_of_a_long_history(place: Place) -> None:
-    """Seed: forking costs O(1)."""
+def test_a_fork_of_a_long_history_takes_no_more_steps_than_one_of_a_short_history(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed: forking costs O(1). Each node that is read or written takes steps in Python, on some thread."""
+    steps: Counter[str] = Counter()
+    counted = ""
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        steps[counted] += 1
 
     async def main() -> None:
+        nonlocal counted
         async with place.runtime() as runtime:
-            session = await talked(runtime, turns=30)
-            before = await session.nodes()
-            fork = await session.fork("other")
-            leaf = (await session.head()).leaf
-            assert (await fork.head()).leaf == leaf
-            assert [one.id for one in await fork.nodes()] == [one.id for one in before]
+            for name, turns in (("warm-up", 2), ("short", 2), ("long", 60)):
+                session = await talked(runtime, name, turns)
+                before = await session.nodes()
+                counted = name
+                fork = await session.fork(f"{name}-fork")
+                counted = ""
+                assert (await fork.head()).leaf == (await session.head()).leaf
+                assert [one.id for one in await fork.nodes()] == [one.id for one in before]
 
-    asyncio.run(main())
+    monkeypatch.setattr(threading, "_profile_hook", count)  # for the store's threads
+    outer = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        asyncio.run(main())
+    finally:
+        sys.setprofile(outer)
+    assert 0 < steps["long"] < 2 * steps["short"]  # reading the nodes would make it four times as many
 
 
 def test_a_fork_may_begin_at_any_node(place: Place) -> None:
