@@ -64,6 +64,7 @@ def test_a_fork_shares_only_the_past(place: Place) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_fork_of_a_long_history_takes_no_more_steps_than_one_of_a_short_history(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

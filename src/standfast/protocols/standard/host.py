@@ -194,7 +194,7 @@ class StandardHost:
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
         if command.ruled:
-            return self.plain_cell(command) or await self._prepare(command, begun)
+            return await self._prepare(command, begun)
         await self._resolve(command.call)
         try:
             side_effect = self._find(command.call).capability.side_effect
