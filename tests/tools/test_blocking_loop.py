@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import signal
 import threading
 import time
@@ -232,3 +233,32 @@ def test_ctrl_c_ends_a_run_whose_tool_hangs() -> None:
             box.run("hang()")
         released.set()
         assert box.run("1+1").result == 2
+
+
+def test_a_caller_is_not_woken_for_each_call_after_a_timer_has_passed() -> None:
+    """Bug: once a timer had passed between two calls, every later call woke the caller."""
+
+    class CountedSignals(queue.SimpleQueue[None]):
+        count = 0
+
+        def put(self, item: None, block: bool = True, timeout: float | None = None) -> None:
+            self.count += 1
+            super().put(item)
+
+    signals = CountedSignals()
+
+    async def work() -> int:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, BlockingLoop)
+        loop._signals = signals
+        later = [loop.call_later(seconds, bool) for seconds in (0.02, 60)]
+        calls, until = 0, time.monotonic() + 0.1
+        while time.monotonic() < until:
+            time.sleep(0.001)  # noqa: ASYNC251 - as guest code, which the thread of the loop waits for
+            await call(bool)
+            calls += 1
+        later[1].cancel()
+        return calls
+
+    assert run_blocking(work()) > 20
+    assert signals.count < 10

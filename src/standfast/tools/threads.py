@@ -408,10 +408,12 @@ class BlockingLoop(asyncio.AbstractEventLoop):
             if self._due >= due or self._calling is None:  # both threads write first, then read
                 with contextlib.suppress(queue.Empty):
                     self._signals.get(timeout=None if due == math.inf else max(0.0, due - time.monotonic()))
-            calling = self._calling
-            due = math.inf if calling is None else self._due
-            is_due = self._wants_back or not self._posted.empty() or due <= time.monotonic()
-            if calling is not None and is_due and calling.acquire(blocking=False):
+            calling, due = self._calling, self._due
+            is_due = due <= time.monotonic()
+            if calling is None:
+                # The next call probably waits for the same timer; without this plan it would have to signal.
+                due = math.inf if is_due else due
+            elif (is_due or self._wants_back or not self._posted.empty()) and calling.acquire(blocking=False):
                 self._calling, self._lent = None, False
 
     def _help(self, task: asyncio.Task[Any]) -> _Then | None:
