@@ -32,7 +32,6 @@ engine, with the engine's own dump in it. Cells suspended before it existed have
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import struct
 import threading
@@ -40,7 +39,7 @@ import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
@@ -83,6 +82,7 @@ _HEAD: Final = struct.Struct("<8sI")
 _SMALL_BYTES: Final = 64 << 10
 _KNOWN_STATES: Final = 32
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Answered = tuple[int, CallAnswer]
 
@@ -380,7 +380,7 @@ class SteppedCell:
             slots = self._engine.slots
             if slots is not None:
                 slots.reclaim(self)
-            step = self._run(functools.partial(self._answered, number, answer))
+            step = self._run(self._answered, number, answer)
         if slots is not None and isinstance(step, CellPause):
             slots.lend(self)  # without the cell's lock, which the borrower takes
         return step
@@ -451,11 +451,11 @@ class SteppedCell:
 
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
 
-    def _run(self, first: Callable[[], Step | None]) -> CellStep:
+    def _run(self, first: Callable[P, Step | None], *args: P.args, **kwargs: P.kwargs) -> CellStep:
         """Take the *first* step and those that follow it; a failure ends the cell."""
         self._computing = True
         try:
-            return self._advance(first())
+            return self._advance(first(*args, **kwargs))
         except CellStopped:
             return self._over(StepEnded(error=run_errors.died_error()), hard=True)
         except CellFailed as failed:
