@@ -49,7 +49,8 @@ class Branch(msgspec.Struct, frozen=True):
 def path(lookup: Lookup, leaf: str, *, after_depth: int = 0) -> list[Segment]:
     """Return the segments from the root to *leaf*, without those that end at *after_depth* or before."""
     found: list[Segment] = []
-    for segment in _back_from(lookup, leaf):
+    for segment, index in _steps_from(lookup, leaf):
+        segment = _up_to(lookup, segment, index)
         if segment.depth + len(segment.entries) <= after_depth:
             break
         found.append(segment)
@@ -62,7 +63,8 @@ def frame_path(lookup: Lookup, leaf: str, *, known: str | None = None) -> list[S
     With *known*, the leaf of an earlier segment, return only the segments after it.
     """
     found: list[Segment] = []
-    for segment in _back_from(lookup, leaf):
+    for segment, index in _steps_from(lookup, leaf):
+        segment = _up_to(lookup, segment, index)
         if known is not None and segment.leaf == known:
             break
         found.append(segment)
@@ -168,27 +170,24 @@ def cut(segment: Segment, index: int, before: str = INITIAL) -> Segment:
     )
 
 
-def _back_from(lookup: Lookup, leaf: str) -> Iterator[Segment]:
-    """Yield the segments from *leaf* to the root, each cut after the node that the path goes through."""
-    for segment, index in _steps_from(lookup, leaf):
-        if index + 1 >= len(segment.entries):
-            yield segment
-        elif segment.opens_frame:
-            yield cut(segment, index, INITIAL if segment.parent is None else frame_at(lookup, segment.parent))
-        else:
-            yield cut(segment, index, segment.frame)
+def _up_to(lookup: Lookup, segment: Segment, index: int) -> Segment:
+    """Return the segment cut after the node at *index*."""
+    if index + 1 >= len(segment.entries):
+        return segment
+    if segment.opens_frame:
+        return cut(segment, index, INITIAL if segment.parent is None else frame_at(lookup, segment.parent))
+    return cut(segment, index, segment.frame)
 
 
 def _steps_from(lookup: Lookup, leaf: str) -> Iterator[tuple[Segment, int]]:
     """Yield the segments from *leaf* to the root, each with the index of the node the path goes through."""
-    step: str | None = leaf
-    while step is not None:
-        segment_id, index = split_node_id(step)
-        segment = lookup(segment_id)
-        if segment is None:
-            return
+    segment_id, index = split_node_id(leaf)
+    while (segment := lookup(segment_id)) is not None:
         yield segment, index
-        step = segment.parent
+        if segment.parent is None:
+            return
+        segment_id, _, place = segment.parent.rpartition(".")
+        index = int(place)
 
 
 # Growth
@@ -321,11 +320,18 @@ def has_attachments(messages: Iterable[Message]) -> bool:
 def messages_of(segments: Sequence[Segment]) -> list[Message]:
     """Return the messages since the last `FrameOpened` (or all of them), with a result for every call."""
     messages: list[Message] = []
-    for payload in [entry.payload for segment in segments for entry in segment.entries]:
-        if isinstance(payload, (UserMessage, AssistantMessage, ToolMessage)):
-            messages.append(payload)
-        elif isinstance(payload, FrameOpened):
-            messages = list(payload.switch.seed)
+    for segment in segments:
+        for entry in segment.entries:
+            payload = entry.payload
+            # `isinstance` of several types takes longer, and a frame has thousands of messages.
+            if (
+                type(payload) is UserMessage
+                or type(payload) is AssistantMessage
+                or type(payload) is ToolMessage
+            ):
+                messages.append(payload)
+            elif type(payload) is FrameOpened:
+                messages = list(payload.switch.seed)
     return answered(messages)
 
 

@@ -64,7 +64,7 @@ UPDATE_SESSION: Final = (
 UPDATE_LEASE: Final = "UPDATE sessions SET fence = ?, owner = ?, until_ms = ?, digest = ? WHERE key = ?"
 SEGMENTS: Final = (
     "SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, "
-    "caused_by, state, digest, body FROM segments"
+    "caused_by, body, state, digest FROM segments"
 )
 TURNS: Final = (
     "SELECT turns.turn_id, turns.session, turns.state, turns.created_at, turns.ended_at, turns.cancel, "
@@ -125,6 +125,7 @@ _BLOB: Final = "blob"
 _pack = msgspec.msgpack.Encoder().encode
 _sha256 = hashlib.sha256
 _replace = msgspec.structs.replace
+_UNDECODABLE: Final = (InvalidSessionId, msgspec.DecodeError, UnicodeDecodeError)
 
 encode = msgspec.json.Encoder().encode
 
@@ -159,7 +160,7 @@ def decoded(decoder: RecordDecoder[T], data: bytes, what: str) -> T:
     """Decode *data*; raise `RecordCorrupt`, which names *what*, if that fails."""
     try:
         return decoder.decode(data)
-    except (InvalidSessionId, msgspec.DecodeError, UnicodeDecodeError):
+    except _UNDECODABLE:
         raise RecordCorrupt(what) from None
 
 
@@ -351,6 +352,10 @@ def session_digest(session: StoredSession) -> bytes:
 # Segments
 
 
+_SEGMENT: Final = ("segment",)
+"""What the digest of a segment's row covers besides its columns."""
+
+
 def insert_segment(
     db: Connection, segment: Segment, session: StoredSession, body: bytes, key: int | None
 ) -> int:
@@ -377,17 +382,22 @@ def insert_segment(
         None if segment.caused_by == segment.segment_id else segment.caused_by,
         rules.state_key(session.head.state),
     )
-    sealed = seal("segment", *(columns if columns[-1] is not None else columns[:-1]), body)
+    sealed = seal(*_SEGMENT, *(columns if columns[-1] is not None else columns[:-1]), body)
     db.execute(_INSERT_SEGMENT, (key, *columns, sealed, body))
     return key
 
 
 def segment_of(row: Row) -> Segment:
     """Return the segment of a row with the columns of `SEGMENTS`. A frame has thousands of them."""
-    segment_id, session, _, _, _, opens_at, depth, calls, parent, frame, caused_by, state, digest, body = row
-    columns = row[:11] if state is None else row[:12]  # without a state, as in the first version
-    if _sha256(_pack(("segment", *columns, body))).digest()[:16] != digest:
+    segment_id, session, _, _, _, opens_at, depth, calls, parent, frame, caused_by, body, state, digest = row
+    # without a state, as in the first version
+    sealed = _SEGMENT + row[:12] if state is None else (*_SEGMENT, *row[:11], state, body)
+    if _sha256(_pack(sealed)).digest()[:16] != digest:
         raise RecordCorrupt(f"segment {segment_id}")
+    try:
+        entries = _entries.decode(packing.unpack_nodes(body, segment_id))
+    except _UNDECODABLE:
+        raise RecordCorrupt(f"segment {segment_id}") from None
     return Segment(
         segment_id=segment_id,
         session_id=session,
@@ -395,7 +405,7 @@ def segment_of(row: Row) -> Segment:
         caused_by=segment_id if caused_by is None else caused_by,
         depth=depth,
         frame=frame,
-        entries=decoded(_entries, packing.unpack_nodes(body, segment_id), f"segment {segment_id}"),
+        entries=entries,
         opens_frame=opens_at is not None,
         model_calls=calls,
     )
