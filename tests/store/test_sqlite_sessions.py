@@ -386,6 +386,33 @@ def test_closing_completes_queued_writes(path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_turn_with_small_blobs_and_the_lists_of_background_work_need_no_thread(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: starting threads and passing work to them took a millisecond of each opening of a session."""
+    monkeypatch.setattr("standfast.store.sqlite.database._SLOW_S", 60.0)
+
+    async def use(store: SqliteSessionStore) -> None:
+        assert await store.unfinished(NOW) == []
+        assert await store.with_queued() == []
+        assert await store.triggers() == []
+        assert await store.tasks(live=True) == []
+        lease = (await begin(store)).lease
+        save = msgspec.structs.replace(a_save("t1", an_entry("k")), blobs=(a_blob(b"small"),))
+        await store.save(lease, save)
+        await store.commit(lease, a_commit(blobs=(a_blob(b"also small"),)))
+
+    async def scenario() -> None:
+        store = reopened(path)
+        await store.open_session(a_head())
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", lambda thread: pytest.fail(thread.name))
+            await use(store)
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 def _commit_and_keep(*entries: JournalEntry) -> TurnCommit:
     return msgspec.structs.replace(a_commit(), journal=entries)
 

@@ -52,10 +52,14 @@ BRIEF_BYTES: Final = 64 << 10
 
 
 def is_brief(save: port.Save) -> bool:
-    size = 0
+    size = _size(save.blobs)
     for entry in save.entries:
         size += len(entry.body)
-    return size < BRIEF_BYTES and not save.blobs
+    return size < BRIEF_BYTES
+
+
+def _size(blobs: tuple[port.Blob, ...]) -> int:
+    return sum([len(blob.data) for blob in blobs]) if blobs else 0
 
 
 class SqlDatabase(Protocol):
@@ -103,6 +107,20 @@ def _reads(query: InTransaction[P, T], *, brief: bool = False) -> Method[P, T]:
     return read
 
 
+def _reads_if_any(some: str, query: InTransaction[P, list[T]]) -> Method[P, list[T]]:
+    """Return the method that runs *query* as a read if the brief statement *some* finds a row.
+
+    These lists are mostly empty, which needs no thread to find out, and are read every second.
+    """
+
+    async def read(self: SqlSessionStore, /, *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        if self._finds_none(some):
+            return []
+        return await self._read(lambda db: query(db, *args, **kwargs))
+
+    return read
+
+
 class SqlSessionStore(ABC):
     """A `SessionStore` in *database*, read by up to *readers* threads; large blobs are in *blobs*."""
 
@@ -146,6 +164,13 @@ class SqlSessionStore(ABC):
         if at_once or isinstance(asyncio.get_running_loop(), BlockingLoop):
             return self.database.read_consistently(query)
         return await self._threads.run(lambda: self.database.read_consistently(query))
+
+    def _finds_none(self, sql: str) -> bool:
+        """Return whether *sql*, a brief statement, finds no row; False if only a thread can find out."""
+        database = self.database
+        return database.can_read_at_once() and not database.read_consistently(
+            lambda db: db.execute(sql).fetchall()
+        )
 
     # Blobs
 
@@ -290,7 +315,7 @@ class SqlSessionStore(ABC):
             begun = await self._write(
                 job,
                 WriteScope(session_id, lifecycle.begin_reads(turn)),
-                brief_of=None if turn.blobs else session_id,
+                brief_of=session_id if _size(turn.blobs) < BRIEF_BYTES else None,
             )
             return begun
         finally:
@@ -357,7 +382,7 @@ class SqlSessionStore(ABC):
         done = await self._write(
             lambda db: lifecycle.commit(db, lease, commit, entries, saved),
             WriteScope(lease.session_id, lifecycle.commit_reads(commit.turn_id)) if alone else None,
-            brief_of=None if commit.blobs or len(entries) > BRIEF_BYTES else lease.session_id,
+            brief_of=lease.session_id if len(entries) + _size(commit.blobs) < BRIEF_BYTES else None,
         )
         if isinstance(done, SessionHead):
             self._running.pop(lease.session_id, None)
@@ -370,6 +395,8 @@ class SqlSessionStore(ABC):
         return await self._write(lambda db: waits.see_clock(db, boot, offset_ms))
 
     async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
+        if self._finds_none("SELECT 1 FROM turns WHERE state <> 'ended' LIMIT 1"):
+            return []
         lease_ms = now_ms if lease_now_ms is None else lease_now_ms
         is_dead = self._owner_is_dead
         return await self._read(lambda db: lifecycle.unfinished(db, now_ms, lease_ms, is_dead))
@@ -383,7 +410,7 @@ class SqlSessionStore(ABC):
 
     withdraw_input = _writes(queue.withdraw)
     inputs = _reads(queue.waiting, brief=True)
-    with_queued = _reads(queue.with_queued)
+    with_queued = _reads_if_any("SELECT 1 FROM inputs WHERE kind = 'queue' LIMIT 1", queue.with_queued)
     complete = _writes(waits.complete)
     approvals = _reads(waits.find_approvals)
     approval = _reads(waits.find_approval, brief=True)
@@ -412,12 +439,12 @@ class SqlSessionStore(ABC):
     add_task = _writes_session(records.add_task)
     change_task = _writes_session(records.change_task)
     task = _reads(records.find_task)
-    tasks = _reads(records.find_tasks)
+    tasks = _reads_if_any("SELECT 1 FROM tasks LIMIT 1", records.find_tasks)
     move_tasks = _writes(records.move_tasks)
     remove_task = _writes_session(records.remove_task)
     put_trigger = _writes(queue.put_trigger)
     trigger = _reads(queue.find_trigger)
-    triggers = _reads(queue.find_triggers)
+    triggers = _reads_if_any("SELECT 1 FROM triggers LIMIT 1", queue.find_triggers)
     remove_trigger = _writes(queue.remove_trigger)
     occur = _writes(queue.occur)
     put_plugin_record = _writes(records.put_plugin_record)
