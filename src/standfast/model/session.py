@@ -155,7 +155,7 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     input_id: str = ""
 
 
-class SessionHead(HoldsSessionIds, frozen=True, kw_only=True):
+class SessionHead(HoldsSessionIds, frozen=True, kw_only=True, gc=False):
     """The current state of a session.
 
     `leaf` is the last node of the active path and `depth` the number of nodes on it. `revision` increases by

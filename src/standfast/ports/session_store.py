@@ -178,7 +178,7 @@ class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
     blobs: tuple[Blob, ...] = ()
 
 
-class Begun(msgspec.Struct, frozen=True, kw_only=True):
+class Begun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A turn that has begun: its lease, its record, its first journal body, and the head it runs on."""
 
     lease: Lease

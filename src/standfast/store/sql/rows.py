@@ -167,7 +167,7 @@ def decoded(decoder: RecordDecoder[T], data: bytes, what: str) -> T:
 # Sessions
 
 
-class StoredSession(msgspec.Struct, frozen=True):
+class StoredSession(msgspec.Struct, frozen=True, gc=False):
     """A row of `sessions`. `body` is the encoded head."""
 
     key: int
@@ -419,7 +419,7 @@ def find_segment(db: Connection, segment_id: str) -> Segment | None:
 # Turns
 
 
-class StoredTurn(msgspec.Struct, frozen=True):
+class StoredTurn(msgspec.Struct, frozen=True, gc=False):
     """A row of `turns`. `session` is the session's key; `input` is there until the turn ends."""
 
     record: TurnRecord

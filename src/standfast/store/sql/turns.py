@@ -76,7 +76,7 @@ WHERE turns.state <> 'ended' AND turns.state = 'running' GROUP BY owner
 _CANCELLED: Final = "SELECT turn_id FROM turns WHERE state <> 'ended' AND state = 'waiting' AND cancel <> 0"
 
 
-class SavePlace(msgspec.Struct, frozen=True):
+class SavePlace(msgspec.Struct, frozen=True, gc=False):
     """The position for a save of a running turn: new journal entries follow `last_entry`.
 
     It is valid for one turn under one lease, until the database changes, which `mark` shows.
@@ -122,7 +122,7 @@ class SavedEntries:
         return tuple(self.entries.values())
 
 
-class HeldTurn(msgspec.Struct, frozen=True):
+class HeldTurn(msgspec.Struct, frozen=True, gc=False):
     """A running turn whose lease was checked, with the related data.
 
     `next_segment` is the key of the next segment. `journaled` counts the rows of the journal; `saved` is the
