@@ -39,7 +39,16 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_declaring_tools_loads_neither_engine_nor_store_nor_network() -> None:
     """Ours: many programs import tools without running them."""
     loaded = _loaded_by("from standfast import tool\n@tool\ndef f(x: int) -> int:\n    'Doc.'\n    return x")
-    assert loaded & {"pydantic_monty", "httpx2", "apsw", "griffe", "click", "rich", "pydantic"} == set()
+    assert loaded & (HEAVY - {"msgspec"}) == set()
+
+
+def test_importing_agent_and_runtime_loads_neither_sessions_nor_turns_nor_protocols() -> None:
+    """Ours: a program that only declares its agents does not pay for what runs them."""
+    loaded = _loaded_by("from standfast import Agent, Runtime, tool; Agent; Runtime")
+    running = {
+        f"standfast.{name}" for name in ("graph", "machine", "protocols", "runtime.sessions", "sandbox")
+    }
+    assert loaded & (running | {"standfast.durable.driver", "standfast.plugins.session"}) == set()
 
 
 def test_an_in_memory_sandbox_loads_neither_store_nor_network() -> None:
@@ -70,6 +79,7 @@ _LAZY = (
     ".server",
     ".store",
     ".testing",
+    ".tools",
     ".trace",
 )
 

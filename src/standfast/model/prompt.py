@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -35,6 +35,16 @@ class PromptLayer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     contributions: tuple[PromptContribution, ...] = ()
     replaces: frozenset[PromptSlot] = frozenset()
+
+
+def as_layer(given: PromptLayer | Sequence[PromptContribution | str] | str | None) -> PromptLayer:
+    """Return a layer of the prompt from any of the forms that users pass."""
+    if isinstance(given, PromptLayer):
+        return given
+    given = (given,) if isinstance(given, str) else given or ()
+    return PromptLayer(
+        contributions=tuple(PromptContribution(content=one) if isinstance(one, str) else one for one in given)
+    )
 
 
 def layered(layers: Iterable[PromptLayer]) -> list[PromptContribution]:

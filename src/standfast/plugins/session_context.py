@@ -423,14 +423,4 @@ class _StoredState(msgspec.Struct):
     execution: PluginSnapshotEntry | None
 
 
-def as_layer(given: PromptLayer | Sequence[PromptContribution | str] | str | None) -> PromptLayer:
-    """Return a layer of the prompt from any of the forms that users pass."""
-    if isinstance(given, PromptLayer):
-        return given
-    given = (given,) if isinstance(given, str) else given or ()
-    return PromptLayer(
-        contributions=tuple(PromptContribution(content=one) if isinstance(one, str) else one for one in given)
-    )
-
-
-__all__ = ["NO_OVERLAY", "CatalogArtifact", "Overlay", "SessionContext", "as_layer"]
+__all__ = ["NO_OVERLAY", "CatalogArtifact", "Overlay", "SessionContext"]

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from standfast.errors import InvalidArgument
-from standfast.model.limits import UsageLimits
-from standfast.model.prompt import PromptContribution, PromptLayer
-from standfast.runtime.agent_definition import AgentDefinition, Deps, Instructions, Model, Output
-from standfast.runtime.dependencies import DepsFactory
+from standfast.runtime.agent_definition import AgentDefinition, Deps, Output
 from standfast.runtime.result import FinishedTurn
-from standfast.tools.decorator import AnyTool
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Generic, TypedDict, Unpack
 
     from typing_extensions import TypeForm
 
+    from standfast.model.limits import UsageLimits
+    from standfast.model.prompt import PromptContribution, PromptLayer
+    from standfast.runtime.agent_definition import Instructions, Model
     from standfast.runtime.agent_session import Prompt
+    from standfast.runtime.dependencies import DepsFactory
     from standfast.runtime.turn import Turn
+    from standfast.tools.decorator import AnyTool
 
     class _Options(TypedDict, Generic[Deps], total=False):
         """The keyword arguments that every overload of `Agent` accepts."""

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from standfast.errors import InvalidArgument, InvalidSessionId
 from standfast.model.limits import UsageLimits
-from standfast.model.prompt import PromptContribution, PromptLayer
+from standfast.model.prompt import PromptContribution, PromptLayer, as_layer
 from standfast.model.session import SessionId, SessionPolicy
-from standfast.plugins.plugin import PluginFactory, as_factory
-from standfast.plugins.session_context import as_layer
-from standfast.ports.model_provider import ModelProvider
-from standfast.protocols.standard.plugin import StandardProtocol
-from standfast.runtime.dependencies import DepsFactory, checked_factory, needs_deps
-from standfast.tools.context import RunContext
 from standfast.tools.decorator import AnyTool, as_registered
 from standfast.tools.registry import ToolRegistry, ToolSource
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from standfast.plugins.plugin import PluginFactory
+    from standfast.ports.model_provider import ModelProvider
+    from standfast.runtime.dependencies import DepsFactory
     from standfast.runtime.output_type import OutputType
     from standfast.runtime.prompt_templates import PromptTemplate
+    from standfast.tools.context import RunContext
+
+    Model = str | ModelProvider | Sequence[str | ModelProvider]
 
 Deps = TypeVar("Deps")
 Output = TypeVar("Output")
-Model = str | ModelProvider | Sequence[str | ModelProvider]
-Instructions = Callable[[RunContext[Deps]], str | Awaitable[str]]
-"""A function that returns the instructions of one turn."""
+
+if TYPE_CHECKING:
+    Instructions = Callable[[RunContext[Deps]], str | Awaitable[str]]
+    """A function that returns the instructions of one turn."""
 
 
 class AgentDefinition(Generic[Deps, Output]):
@@ -51,6 +54,8 @@ class AgentDefinition(Generic[Deps, Output]):
         max_concurrent: int | None = None,
         prompts: Mapping[str, str] | None = None,
     ) -> None:
+        from standfast.runtime.dependencies import checked_factory, needs_deps
+
         self.protocol = _checked_protocol(protocol)
         if isinstance(plugins, str) or not isinstance(plugins, Iterable):
             raise InvalidArgument("plugins= takes a list of plugins", hint="plugins=[Plan()]")
@@ -137,6 +142,8 @@ def _checked_name(name: str, what: str) -> str:
 
 def _checked_protocol(protocol: object) -> PluginFactory:
     if protocol == "standard":
+        from standfast.protocols.standard.plugin import StandardProtocol
+
         return StandardProtocol()
     if protocol == "code":
         from standfast.protocols.code.plugin import CodeProtocol  # needed only by agents that write code
@@ -146,6 +153,8 @@ def _checked_protocol(protocol: object) -> PluginFactory:
         raise InvalidArgument(
             f"protocol {protocol!r} is unknown", hint='use protocol="standard", protocol="code", or a plugin'
         )
+    from standfast.plugins.plugin import as_factory
+
     return as_factory(protocol)
 
 

@@ -1,7 +1,8 @@
 """The runtime: sessions and their turns, in one process, over one store.
 
 A program opens a `Runtime`, which creates the objects that do the work: `RuntimeServices`, shared by all of
-them, `SessionDirectory`, `RecoveryLoop` and `BackgroundServices`.
+them, `SessionDirectory`, `RecoveryLoop` and `BackgroundServices`. Their modules are loaded with the first
+`Runtime`, so that a program that only declares agents starts fast.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from standfast.durable.journal import LeaseKeeper, owner_is_dead
 from standfast.errors import (
     InvalidArgument,
     NotConfigured,
@@ -20,44 +20,42 @@ from standfast.errors import (
     ProviderUnconfigured,
     StandfastError,
 )
-from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, to_json
 from standfast.model.outcome import Completed, Failed
-from standfast.model.plugin_options import PluginOptions
-from standfast.model.prompt import PromptContribution, PromptLayer
+from standfast.model.prompt import PromptContribution, PromptLayer, as_layer
 from standfast.model.session import SessionHead, SessionId
 from standfast.plugins.running import DEFAULT_TIMEOUT_S
-from standfast.plugins.runtime_services import RuntimeServices, RuntimeSettings, runtime_not_open
-from standfast.plugins.session_context import as_layer
 from standfast.ports.clock import Clock, SystemClock
-from standfast.ports.model_provider import ModelProvider
-from standfast.ports.session_store import DayUsage, Pruned, PruneRequest, SessionStore, TurnCounts
-from standfast.ports.trace import PhaseProbe, TraceSink
-from standfast.providers.prices import Prices, PriceTable
-from standfast.runtime.agent_definition import AgentDefinition
-from standfast.runtime.agent_session import Session, decide_call
-from standfast.runtime.dependencies import DepsFactory, checked_factory
-from standfast.runtime.host.background import BackgroundServices, RecoveryLoop
-from standfast.runtime.host.tasks import Tasks
-from standfast.runtime.sessions.directory import SessionDirectory, agents_by_name
-from standfast.runtime.sessions.live_session import LiveSession, TurnSlots
-from standfast.runtime.turn import Turn
-from standfast.runtime.turns.turn_runner import TurnRunner
-from standfast.sandbox.engine_kinds import KINDS, CodeEngines
 
 if TYPE_CHECKING:
+    from standfast.model.approval import Approval, Decision
     from standfast.model.events import Event
     from standfast.model.grant import Grant
     from standfast.model.journal import JournalEdit
+    from standfast.model.plugin_options import PluginOptions
     from standfast.model.trigger import Schedule, Trigger
     from standfast.plugins.contexts import SessionHosts
+    from standfast.plugins.runtime_services import RuntimeServices
     from standfast.ports.host import RuntimeSessionHost
+    from standfast.ports.model_provider import ModelProvider
+    from standfast.ports.session_store import DayUsage, Pruned, SessionStore, TurnCounts
+    from standfast.ports.trace import PhaseProbe, TraceSink
+    from standfast.providers.prices import Prices, PriceTable
     from standfast.providers.rate_limit import RateLimit
+    from standfast.runtime.agent_definition import AgentDefinition
+    from standfast.runtime.agent_session import Session
+    from standfast.runtime.dependencies import DepsFactory
+    from standfast.runtime.host.background import BackgroundServices, RecoveryLoop
+    from standfast.runtime.host.tasks import Tasks
     from standfast.runtime.monitors.monitors import Monitors
     from standfast.runtime.operations import OperationsView
+    from standfast.runtime.sessions.directory import SessionDirectory
+    from standfast.runtime.sessions.live_session import LiveSession
+    from standfast.runtime.turn import Turn
 
 Deps = TypeVar("Deps")
 Output = TypeVar("Output")
+Part = TypeVar("Part")
 
 
 class LazyRules:
@@ -175,6 +173,12 @@ class Runtime:
         keep_journals: float = 7 * 86_400.0,
         _sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        from standfast.plugins.runtime_services import RuntimeSettings
+        from standfast.providers.prices import Prices
+        from standfast.runtime.dependencies import checked_factory
+        from standfast.runtime.sessions.directory import agents_by_name
+        from standfast.runtime.sessions.live_session import TurnSlots
+
         self.epoch = os.urandom(6).hex()
         self._poll_s = 1.0
         self.slots = TurnSlots()
@@ -234,6 +238,10 @@ class Runtime:
         return self
 
     async def _start(self) -> None:
+        from standfast.runtime.host.background import BackgroundServices, RecoveryLoop
+        from standfast.runtime.sessions.directory import SessionDirectory
+        from standfast.runtime.turns.turn_runner import TurnRunner
+
         directory = SessionDirectory(
             self._open_services(), self._agents, self._description, TurnRunner, self.slots
         )
@@ -254,6 +262,10 @@ class Runtime:
         directory.relay.open(directory.kept_feed)
 
     def _open_services(self) -> RuntimeServices:
+        from standfast.durable.journal import LeaseKeeper
+        from standfast.plugins.runtime_services import RuntimeServices
+        from standfast.sandbox.engine_kinds import CodeEngines
+
         tracer = None
         if self._trace is not None:
             from standfast.trace.tracer import Tracer  # needed only with a trace
@@ -353,11 +365,16 @@ class Runtime:
         stored metadata of the session and is passed to deps factories. Errors: `PluginFailed`.
         """
         live = await self._open.open(session_id, agent, deps, options, metadata)
-        return Session(self._open, live)
+        return self._handle(live)
 
     def session_handle(self, session_id: str) -> Session[Any]:
         """Return a handle for reading a session, without opening it: no agent is needed."""
-        return Session(self._open, self.live(session_id))
+        return self._handle(self.live(session_id))
+
+    def _handle(self, live: LiveSession) -> Session[Any]:
+        from standfast.runtime.agent_session import Session
+
+        return Session(self._open, live)
 
     async def sessions(
         self, *, agent: str | None = None, after: SessionHead | None = None, limit: int | None = None
@@ -385,7 +402,7 @@ class Runtime:
 
         *at* is a node or, with *input*, a turn; see `Session.fork`.
         """
-        return Session(self._open, await self._open.fork(session_id, new_id, at, input, edit))
+        return self._handle(await self._open.fork(session_id, new_id, at, input, edit))
 
     async def rewind(self, session_id: str, to: str | None = None, *, turns: int = 1) -> SessionHead:
         """Move a session to the node *to*, back or forward, or back by a number of turns."""
@@ -411,6 +428,8 @@ class Runtime:
             branches: delete history that is on no session's active path, such as rewound turns.
             session: prune only this session.
         """
+        from standfast.ports.session_store import PruneRequest
+
         now = self.now_ms()
         before = None if older_than_s is None else now - int(older_than_s * 1000)
         for live in self._open.cached.values():
@@ -425,9 +444,7 @@ class Runtime:
 
     async def recover(self) -> list[Turn[Any]]:
         """Resume every unfinished turn that can continue and whose agent is known here."""
-        if self._recovery is None:
-            raise runtime_not_open()
-        return await self._recovery.recover()
+        return await _opened(self._recovery).recover()
 
     async def recover_tasks(self) -> None:
         """Recover the tasks and monitors of dead processes now; the runtime does so every second."""
@@ -483,10 +500,13 @@ class Runtime:
         self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
     ) -> Approval:
         """Deny a call, once. Its turn is resumed, and the model gets the reason."""
+        from standfast.model.approval import Decision
+
         decision = Decision(approved=False, reason=reason, decided_by=decided_by)
         return await self._decide(approval_id, decision)
 
     async def _decide(self, approval_id: str, decision: Decision) -> Approval:
+        from standfast.runtime.agent_session import decide_call
         from standfast.runtime.sessions.approvals import get_approval
 
         directory = self._open
@@ -659,6 +679,8 @@ class Runtime:
 
     def engine_builds(self) -> list[str]:
         """Return the engines that can run code here, each with its build."""
+        from standfast.sandbox.engine_kinds import KINDS
+
         builds = [self._open.services.engines.build(name) for name in KINDS]
         return [build for build in builds if " " in build]
 
@@ -704,15 +726,20 @@ class Runtime:
 
     @property
     def _open(self) -> SessionDirectory:
-        if self._directory is None:
-            raise runtime_not_open()
-        return self._directory
+        return _opened(self._directory)
 
     @property
     def _open_background(self) -> BackgroundServices:
-        if self._background is None:
-            raise runtime_not_open()
-        return self._background
+        return _opened(self._background)
+
+
+def _opened(part: Part | None) -> Part:
+    """Return a part of a runtime; raise `InvalidArgument` if the runtime is not open."""
+    if part is None:
+        from standfast.plugins.runtime_services import runtime_not_open
+
+        raise runtime_not_open()
+    return part
 
 
 def open_store(
@@ -722,6 +749,8 @@ def open_store(
 
     *blobs* is the `s3://` URL of the object store for large blobs, by default `STANDFAST_BLOBS`.
     """
+    from standfast.durable.journal import owner_is_dead
+
     if given is None or given == ":memory:":
         from standfast.store.memory_sessions import MemorySessionStore
 

@@ -24,8 +24,8 @@ from standfast.model.message import (
     TextPart,
     UserMessage,
 )
-from standfast.model.prompt import PromptContribution, PromptLayer
-from standfast.plugins.session_context import Overlay, as_layer
+from standfast.model.prompt import PromptContribution, PromptLayer, as_layer
+from standfast.plugins.session_context import Overlay
 from standfast.ports.session_store import Blob, BlobPart, QueuedInput, SessionStore
 from standfast.runtime.agent_definition import checked_limits
 from standfast.runtime.result import AwaitedResult
