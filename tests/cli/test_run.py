@@ -226,7 +226,7 @@ def test_a_reader_that_closes_the_pipe_early_causes_no_error(home: Path) -> None
 
 
 def test_starting_the_command_imports_neither_rich_nor_the_runtime() -> None:
-    """Ours: --help and --version are fast, and --json never loads rich."""
+    """Ours: --help and --version are fast; --json never loads rich, nor a run the events of agents."""
     import sys
 
     code = (
@@ -237,7 +237,8 @@ def test_starting_the_command_imports_neither_rich_nor_the_runtime() -> None:
     assert done.stdout == "[]\n"
     code = (
         "import sys\nfrom standfast.cli.main import main\n"
-        "try:\n    main(['run', '-e', '1', '--json'])\nfinally:\n    print('rich' in sys.modules)\n"
+        "try:\n    main(['run', '-e', '1', '--json'])\nfinally:\n"
+        "    print(sorted(m for m in ('rich', 'standfast.model.events') if m in sys.modules))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
-    assert done.stdout.endswith("False\n")
+    assert done.stdout.endswith("[]\n")

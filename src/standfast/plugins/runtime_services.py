@@ -9,26 +9,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from standfast.durable.journal import LeaseKeeper
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
-from standfast.model.events import Event
 from standfast.model.limits import Usage
 from standfast.model.prompt import PromptLayer
 from standfast.model.task import TaskRecord
 from standfast.plugins.running import DEFAULT_TIMEOUT_S
 from standfast.ports.clock import Clock
 from standfast.ports.code_engine import CodeEngine
-from standfast.ports.model_provider import ModelProvider
 from standfast.ports.session_store import SessionStore
 from standfast.ports.trace import HookWatch, PhaseProbe
 from standfast.tools.loop_threads import LoopThreads
 from standfast.tools.stalls import StallWatch
 from standfast.tools.threads import DaemonThreads
+
+if TYPE_CHECKING:
+    from standfast.model.events import Event
+    from standfast.ports.model_provider import ModelProvider
 
 log: Final = logging.getLogger("standfast")
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -18,17 +18,15 @@ from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult, RunStatus
 from standfast.model.session import SessionId, SessionInfo
 from standfast.runtime.code_runs import CodeRuns, RunControl
-from standfast.runtime.sandbox import (
-    CheckSettings,
-    RunSettings,
-    SandboxFacade,
-    SandboxOptions,
-    SandboxSettings,
-    open_runs,
-)
+from standfast.runtime.sandbox import SandboxFacade, SandboxOptions, open_runs
 from standfast.runtime.sessions.approvals import approving
 from standfast.sandbox.run_errors import cancelled_error
 from standfast.tools.threads import interruptible_result, run_blocking
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from standfast.runtime.sandbox import CheckSettings, RunSettings, SandboxSettings
 
 
 class BlockingSandbox(SandboxFacade):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -22,7 +22,6 @@ from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult
 from standfast.model.session import CodeSettings, SessionId, SessionInfo
 from standfast.ports.clock import Clock, SystemClock
-from standfast.ports.language_runtime import LanguageRuntime
 from standfast.ports.session_store import SessionStore
 from standfast.ports.trace import TraceSink
 from standfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text, open_sql_store
@@ -35,47 +34,48 @@ from standfast.tools.decorator import AnyTool, as_registered
 from standfast.tools.registry import ToolRegistry, ToolSource
 
 if TYPE_CHECKING:
+    from typing import TypedDict, Unpack
+
+    from standfast.ports.language_runtime import LanguageRuntime
     from standfast.runtime.code_runs import CodeRuns, CodeRuntime
     from standfast.runtime.code_sessions import CodeSessions
 
+    class SandboxSettings(TypedDict, total=False):
+        """The keywords of `Sandbox(...)` and `BlockingSandbox(...)`, described in `SandboxOptions`."""
+
+        tools: Iterable[AnyTool[None]]
+        mounts: Mounts
+        allow_hosts: Sequence[str]
+        allow_private_hosts: bool
+        limits: SessionLimits | Mapping[str, int] | None
+        data_dir: str | os.PathLike[str] | None
+        approval_ttl_s: float
+        keep_journals: float
+        workers: int | None
+        language: str
+        engine: str | None
+        packages: Sequence[str]
+        host: Mapping[str, Json]
+        clock: Clock
+        trace: TraceSink | Sequence[TraceSink] | None
+
+    class CheckSettings(TypedDict, total=False):
+        """The keywords of `validate`; the session is "default" unless given."""
+
+        session: str
+        inputs: Mapping[str, Json] | None
+        language: str | None
+
+    class RunSettings(CheckSettings, total=False):
+        """The keywords of `run`."""
+
+        timeout_ms: int | None
+        limits: SessionLimits | Mapping[str, int] | None
+        snapshot: bool
+        idempotency_key: str | None
+
+
 Mounts = Mapping[str, Mount | str | os.PathLike[str]]
-
-
-class SandboxSettings(TypedDict, total=False):
-    """The keywords of `Sandbox(...)` and `BlockingSandbox(...)`, described in `SandboxOptions`."""
-
-    tools: Iterable[AnyTool[None]]
-    mounts: Mounts
-    allow_hosts: Sequence[str]
-    allow_private_hosts: bool
-    limits: SessionLimits | Mapping[str, int] | None
-    data_dir: str | os.PathLike[str] | None
-    approval_ttl_s: float
-    keep_journals: float
-    workers: int | None
-    language: str
-    engine: str | None
-    packages: Sequence[str]
-    host: Mapping[str, Json]
-    clock: Clock
-    trace: TraceSink | Sequence[TraceSink] | None
-
-
-class CheckSettings(TypedDict, total=False):
-    """The keywords of `validate`; the session is "default" unless given."""
-
-    session: str
-    inputs: Mapping[str, Json] | None
-    language: str | None
-
-
-class RunSettings(CheckSettings, total=False):
-    """The keywords of `run`."""
-
-    timeout_ms: int | None
-    limits: SessionLimits | Mapping[str, int] | None
-    snapshot: bool
-    idempotency_key: str | None
 
 
 class SandboxOptions(msgspec.Struct, frozen=True):

@@ -43,7 +43,6 @@ from standfast.machine.inputs import (
 )
 from standfast.model.canonical import Json, check_bounds, digest_bytes, is_light, to_json
 from standfast.model.capability import CallStatus, SettledCall, SideEffect, ToolCallContext
-from standfast.model.events import ToolReported
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import AssistantMessage, ToolCall
@@ -658,6 +657,8 @@ def _reporter(turn: TurnContext, call_id: int) -> Callable[[str, Json], None]:
     home = asyncio.get_running_loop()
 
     def report(kind: str, body: Json) -> None:
+        from standfast.model.events import ToolReported  # not needed by runs of a sandbox
+
         event = ToolReported(turn_id=turn_id, call_id=call_id, kind=kind, body=to_json(body)[0])
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the turn with it
             home.call_soon_threadsafe(show, event)
