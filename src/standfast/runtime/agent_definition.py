@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     from standfast.runtime.prompt_templates import PromptTemplate
     from standfast.tools.context import RunContext
 
-    Model = str | ModelProvider | Sequence[str | ModelProvider]
-
 Deps = TypeVar("Deps")
 Output = TypeVar("Output")
 
 if TYPE_CHECKING:
+    Model = str | ModelProvider | Sequence[str | ModelProvider]
     Instructions = Callable[[RunContext[Deps]], str | Awaitable[str]]
     """A function that returns the instructions of one turn."""
 
