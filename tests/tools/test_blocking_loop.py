@@ -247,18 +247,15 @@ def test_a_caller_is_not_woken_for_each_call_after_a_timer_has_passed() -> None:
 
     signals = CountedSignals()
 
-    async def work() -> int:
+    async def work() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, BlockingLoop)
         loop._signals = signals
         later = [loop.call_later(seconds, bool) for seconds in (0.02, 60)]
-        calls, until = 0, time.monotonic() + 0.1
-        while time.monotonic() < until:
+        for _ in range(100):
             time.sleep(0.001)  # noqa: ASYNC251 - as guest code, which the thread of the loop waits for
             await call(bool)
-            calls += 1
         later[1].cancel()
-        return calls
 
-    assert run_blocking(work()) > 20
-    assert signals.count < 10
+    run_blocking(work())
+    assert signals.count < 50

@@ -29,6 +29,7 @@ import asyncio
 import contextvars
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -76,7 +77,7 @@ class CallSlots:
         granted()
 
 
-class RunningCall:
+class RunningCall(ABC):
     """A call that runs, or waits for a slot. A subclass receives its outcome.
 
     `started` and `deadline` are set when the handler starts.
@@ -92,15 +93,15 @@ class RunningCall:
         self._slots: CallSlots | None = None
         self._task: LoopJob[Any] | asyncio.Task[Any] | None = None
 
-    def launched(self) -> None:
+    def launched(self) -> None:  # noqa: B027 - not every receiver limits the handler's time
         """Note that the handler has started after waiting for a slot. Called on any thread."""
 
+    @abstractmethod
     def returned(self, value: object, error: BaseException | None) -> Then | None:
         """Receive the handler's outcome, once and on any thread; must not raise.
 
         It may return a function that wakes the receiver, which the handler's thread calls once it is free.
         """
-        raise NotImplementedError
 
     def finish(self, value: object, error: BaseException | None) -> Then | None:
         """Pass the outcome to `returned`, unless the handler was abandoned; return what that returns."""
