@@ -66,7 +66,6 @@ _MEMORY_LEVEL: Final = 5
 _DIGEST_BYTES: Final = 64
 _MAX_DIGESTS: Final = 255
 
-_unpacker = zlib.decompressobj
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -89,7 +88,7 @@ def unpack_nodes(stored: bytes, segment_id: str) -> bytes:
         return stored
     end = 2 + stored[1] * (_DIGEST_BYTES + 2)
     words = _WORDS if end == 2 else _WORDS + stored[2:end]  # a copy of the words takes longer than the rest
-    unpacker = _unpacker(-15, words)
+    unpacker = zlib.decompressobj(-15, words)
     try:
         nodes = unpacker.decompress(stored[end:])
     except zlib.error:
