@@ -207,6 +207,17 @@ def snapshot_of(plugin: StatefulPlugin) -> tuple[PluginSnapshotEntry, list[Blob]
 
 
 @lru_cache(maxsize=256)
+def _fingerprint(plugins: tuple[tuple[str, str, int], ...]) -> int:
+    """Return the plugin revision: a digest of the id, version and revision of each plugin, in order."""
+    hasher = hashlib.sha256()
+    for plugin_id, version, revision in plugins:
+        hasher.update(
+            b"%b\x00%b\x00%b\xff" % (plugin_id.encode(), version.encode(), revision.to_bytes(8, "little"))
+        )
+    return int.from_bytes(hasher.digest()[:8], "little")
+
+
+@lru_cache(maxsize=256)
 def _no_states(plugins: tuple[tuple[str, str], ...]) -> PluginSessionSnapshot:
     """Return empty entries for plugins with these ids and versions, shared by the sessions that have them."""
     return PluginSessionSnapshot(
@@ -223,7 +234,7 @@ class PluginStates:
     """The states of a session's plugins."""
 
     __slots__ = (
-        "_absent", "_away", "_fingerprint", "_fingerprinted", "_noted", "_places", "_report", "_timeout_s",
+        "_absent", "_away", "_noted", "_places", "_report", "_timeout_s",
         "_written", "plugins", "step", "unwritten",
     )  # fmt: skip
 
@@ -247,8 +258,6 @@ class PluginStates:
         self._written: dict[str, TakenState] = {}
         self._absent: dict[str, PluginSnapshotEntry] = {}
         self._noted: list[int] | None = None
-        self._fingerprint = 0
-        self._fingerprinted: list[int] | None = None
 
     def _memory(self, plugin: StatefulPlugin) -> PluginMemory:
         memory = self._places[plugin.id].memory
@@ -404,15 +413,7 @@ class PluginStates:
 
     def snapshot_revision_fingerprint(self) -> int:
         """Return a number that changes whenever a plugin, its version or its revision does."""
-        revisions = list(map(revision_of, self.plugins))
-        if revisions != self._fingerprinted:
-            hasher = hashlib.sha256()
-            for plugin in self.plugins:
-                revision = plugin.revision.to_bytes(8, "little")
-                hasher.update(b"%b\x00%b\x00%b\xff" % (plugin.id.encode(), plugin.version.encode(), revision))
-            self._fingerprint = int.from_bytes(hasher.digest()[:8], "little")
-            self._fingerprinted = revisions
-        return self._fingerprint
+        return _fingerprint(tuple([(it.id, it.version, it.revision) for it in self.plugins]))
 
     def restore(self, snapshot: PluginSessionSnapshot, fetched: Mapping[str, bytes] | None = None) -> None:
         """Give each plugin its stored state, or none if it has never had one."""

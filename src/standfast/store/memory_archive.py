@@ -24,6 +24,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _values: Final = msgspec.structs.astuple
 _MAX_TURNS: Final = 64
 """How many turns are packed together: reading one of them unpacks all."""
+_MEMORY_LEVEL: Final = 5
 
 
 class ArchiveTable(dict[str, Any], Generic[V]):
@@ -74,6 +75,13 @@ def archive(turns: ArchiveTable[TurnRecord], segments: ArchiveTable[Segment], tu
             whole.append((record, segment))
     for at in range(0, len(whole), _MAX_TURNS):
         some = whole[at : at + _MAX_TURNS]
-        packed = zlib.compress(_encode([(_values(record), _values(segment)) for record, segment in some]), 1)
+        packed = _pack(_encode([(_values(record), _values(segment)) for record, segment in some]))
         for record, _ in some:
             turns[record.turn_id] = segments[record.turn_id] = packed
+
+
+def _pack(data: bytes) -> bytes:
+    """Compress *data* in a window of its size: clearing a full one takes longer than packing a short turn."""
+    window_bits = min(max(9, len(data).bit_length()), 15)
+    packer = zlib.compressobj(1, zlib.DEFLATED, window_bits, _MEMORY_LEVEL)
+    return packer.compress(data) + packer.flush()

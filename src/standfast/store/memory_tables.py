@@ -31,6 +31,8 @@ _MAX_JOURNAL_BYTES: Final = 256 << 10
 """How many journals of ended turns are kept, and how large they may be together."""
 _MAX_IN_USE: Final = 256
 """How many sessions count as in use; the turns of the others are packed."""
+_PACKED_TOGETHER: Final = 32
+"""How many idle sessions are packed at once: the first takes three times as long as each that follows."""
 
 Journal = tuple[bytes, tuple[JournalEntry, ...], int]
 """The first input of a turn, its journal, and the size of both."""
@@ -187,7 +189,8 @@ class Tables:
         self._in_use[row.head.session_id] = row
         self._in_use.move_to_end(row.head.session_id)
         if len(self._in_use) > _MAX_IN_USE:
-            archive(self.turns, self.segments, self._in_use.popitem(last=False)[1].turns)
+            for _ in range(min(_PACKED_TOGETHER, len(self._in_use))):
+                archive(self.turns, self.segments, self._in_use.popitem(last=False)[1].turns)
         row.open = None
         del self.open[turn.record.turn_id]
         for approval_id in turn.approvals:
