@@ -93,7 +93,7 @@ class TurnDriver:
         services: DriverServices,
         *,
         replayed: Replayed | None = None,
-        engine: Callable[[], str] = lambda: "",
+        engine: Callable[[], str] = str,
     ) -> None:
         self.machine = machine
         self._interrupt: inputs.Input | None = None

@@ -175,6 +175,8 @@ class TurnJournal:
     held_until_ms: int | None = None
     """The boot-time clock's reading until which no other process may take the lease; set by `hold`."""
     _replaced = 0
+    _approvals: tuple[Approval, ...] = ()
+    _waits: tuple[Wait, ...] = ()
     _blobs: tuple[port.Blob, ...] = ()
 
     def __init__(
@@ -204,8 +206,6 @@ class TurnJournal:
         self._services = services
         self._host = host
         self.on_cancel: Callable[[], None] | None = on_cancel
-        self._approvals: list[Approval] = []
-        self._waits: list[Wait] = []
 
     def note(self, given: inputs.Input, machine: TurnMachine) -> bool:
         """Buffer an input before *machine* is fed it; return False if its effect already has an outcome."""
@@ -231,9 +231,9 @@ class TurnJournal:
     def note_wait(self, wait: Wait, approval: Approval | None = None) -> None:
         """Buffer a wait, with its approval request if it waits for a person."""
         if approval is not None:
-            self._approvals.append(approval)
+            self._approvals += (approval,)
         if wait.kind != "approval":
-            self._waits.append(wait)
+            self._waits += (wait,)
 
     def entries(self) -> tuple[port.JournalEntry, ...]:
         """Return all unsaved entries, encoded."""
@@ -261,12 +261,12 @@ class TurnJournal:
         save = port.Save(
             turn_id=self.turn_id,
             entries=self.entries(),
-            approvals=tuple(self._approvals),
-            waits=tuple(self._waits),
+            approvals=self._approvals,
+            waits=self._waits,
             blobs=self.take_blobs(),
             make_checkpoint=make_checkpoint,
         )
-        self.unsaved, self._approvals, self._waits = [], [], []
+        self.unsaved, self._approvals, self._waits = [], (), ()
         self.urgent = False
         return save
 

@@ -62,11 +62,11 @@ class CallTable:
     asks_plugins = False
     has_attachments = False
     """Whether a result of the turn has attachments."""
+    given_up: tuple[ToolCall, ...] = ()
+    """Calls made by cells whose execution was given up, so that there is no record of it."""
     _count = 0
 
     def __init__(self) -> None:
-        self.given_up: list[ToolCall] = []
-        """Calls made by cells whose execution was given up, so that there is no record of it."""
         self._records: list[tuple[int, ExternalCallRecord]] = []
         self._round: dict[int, _Call] = {}
         self.unsettled: dict[int, _Call] = {}
@@ -255,7 +255,9 @@ class CallTable:
 
     def give_up(self, at_ms: int) -> None:
         """Settle each call that has no result as cancelled."""
-        self.given_up += [call.asked for call in self.unsettled.values() if call.runs and call.asked.parent]
+        self.given_up += tuple(
+            [call.asked for call in self.unsettled.values() if call.runs and call.asked.parent]
+        )
         results = [
             ToolSettled(at_ms=at_ms, call_id=call_id, error=_cancelled(call))
             for call_id, call in self.unsettled.items()

@@ -130,6 +130,8 @@ class TurnMachine:
     _output_retries = 0
     _answer = ""
     _switch: FrameSwitch | None = None
+    _said: tuple[UserMessage, ...] = ()
+    """Messages from plugins that the model gets at the next checkpoint."""
     _wanted: inputs.FinishRequested | None = None
     _closings = 0
     _closing: Ruling | None = None
@@ -145,8 +147,6 @@ class TurnMachine:
         """The entries that the turn adds to the history, so far."""
         self.messages: list[Message] = []
         """The messages among `entries`: the part of this turn that the model sees."""
-        self._said: list[UserMessage] = []
-        """Messages from plugins that the model gets at the next checkpoint."""
 
     # Queries of the driver and the runtime
 
@@ -211,7 +211,7 @@ class TurnMachine:
     def next_messages(self) -> tuple[UserMessage, ...]:
         """Return the plugins' messages for later turns, and those that missed the last checkpoint."""
         after = () if self._closing is None else self._closing.messages
-        return (*self._said, *after)
+        return self._said + after
 
     # Inputs
 
@@ -336,7 +336,7 @@ class TurnMachine:
         if given.stage != "before_turn":
             self._asked_plugins = True
             return self.outstanding()
-        said, self._said = self._said, []
+        said, self._said = self._said, ()
         self._add(*said)
         return self._ask()
 
@@ -440,7 +440,7 @@ class TurnMachine:
         if given.kind != self._checkpoint or not self._asked_plugins:
             raise _unexpected(self, given, f"at checkpoint {self._checkpoint}")
         self._closing = None if given.messages else self._closing
-        said, self._said = self._said, []
+        said, self._said = self._said, ()
         if said or given.messages:
             self._add(*said, *given.messages)
         if self.code is not None:
@@ -587,7 +587,7 @@ class TurnMachine:
         if ruling is not NOTHING_SAID:
             self.account.charge(ruling)
             self._add(*ruling.events)
-            self._said.extend(ruling.messages)
+            self._said += ruling.messages
 
     def _add(self, *payloads: Payload) -> None:
         """Add *payloads* to the history, at the time of the last input."""

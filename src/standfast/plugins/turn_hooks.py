@@ -139,7 +139,7 @@ class ModelAccount:
         self._read_blob = turn.services.store.blob
         self._cost = turn.services.cost_of(self._model_id)
         self._home = asyncio.get_running_loop()
-        self._spent: list[UsageEntry] = []
+        self._spent: tuple[UsageEntry, ...] = ()
         self._calls = 0
         self._last_call = 0
         self.is_over = False
@@ -189,7 +189,7 @@ class ModelAccount:
         finally:
             self._calls += 1
         if not self.is_over:
-            self._spent.append(entry)
+            self._spent += (entry,)
         return reply, entry
 
     def priced(self, reply: ReplyEnded) -> Usage:
@@ -217,8 +217,8 @@ class ModelAccount:
         return self._take()
 
     def _take(self) -> tuple[tuple[UsageEntry, ...], int]:
-        spent, calls = tuple(self._spent), self._calls
-        self._spent, self._calls = [], 0
+        spent, calls = self._spent, self._calls
+        self._spent, self._calls = (), 0
         return spent, calls
 
 

@@ -265,7 +265,7 @@ class SessionDirectory:
         return gone
 
     async def create_session(
-        self, request: SessionRequest, key: str, agent: AnyAgent, maker: LiveSession
+        self, agent: AnyAgent, maker: LiveSession, request: SessionRequest, key: str
     ) -> None:
         """Create a session for a plugin of *maker*, once, with its deps, metadata and at most its tools."""
         session_id = SessionId(request.session_id or f"s-{digest_bytes(key.encode())[:24]}")

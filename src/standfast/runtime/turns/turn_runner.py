@@ -124,7 +124,7 @@ class TurnRunner:
                         return await self._result(turn, TurnSummary(outcome=outcome), ())
                     turn.has_begun(begun.record.turn_id)
                     if isinstance(begun, Begun):
-                        work = self._first(turn, turn.request, begun, started[-1], held.value)
+                        work = self._first(turn, turn.request, begun, started[0], held.value)
                         return await self._conclude(turn, await self._under(begun.lease, work))
             finally:
                 if held is not NO_DEPS:
@@ -296,32 +296,25 @@ class TurnRunner:
     def _new_turn(
         self, turn_id: str, request: TurnRequest, context: SessionContext
     ) -> tuple[NewTurn, list[TurnStarted]]:
-        """Return a turn to begin, and a list whose last item is its first input once it has begun."""
-        made: list[TurnStarted] = []
-        now = self._services.clock.now_ms()
-        limits = request.limits or context.policy.limits
-        nonce = urandom(12).hex()
-        warns = context.artifact().preamble.warns_of_budget
+        """Return a turn to begin, and a list whose only item is its first input once it has begun."""
+        started = TurnStarted(
+            at_ms=self._services.clock.now_ms(),
+            turn_id=turn_id,
+            message=request.message,
+            limits=request.limits or context.policy.limits,
+            nonce=urandom(12).hex(),
+            stages=context.plugins.stages,
+            extension=request.extension,
+            prompt=request.prompt,
+            warns=context.artifact().preamble.warns_of_budget,
+            settings=dict(request.settings),
+        )
+        made = [started]
 
         def make_input(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
-            injected = tuple(
-                msgspec.structs.replace(item.message, input_id=item.input_id) for item in claimed
-            )
-            started = TurnStarted(
-                at_ms=now,
-                turn_id=turn_id,
-                message=request.message,
-                injected=injected,
-                limits=limits,
-                nonce=nonce,
-                stages=context.plugins.stages,
-                extension=request.extension,
-                prompt=request.prompt,
-                warns=warns,
-                settings=dict(request.settings),
-            )
-            made.append(started)
-            return encode_input(started)
+            injected = [msgspec.structs.replace(item.message, input_id=item.input_id) for item in claimed]
+            made[0] = msgspec.structs.replace(started, injected=tuple(injected)) if injected else started
+            return encode_input(made[0])
 
         new = NewTurn(
             session_id=self._live.session_id,
@@ -435,8 +428,7 @@ class TurnRunner:
         context: SessionContext,
         replayed: Replayed | None = None,
     ) -> TurnDriver:
-        directory, agent, live = self._directory, self._agent, self._live  # not `self`: it has the turn
-        history = await live.frame.messages_at(begun.head)
+        history = await self._live.frame.messages_at(begun.head)
         model = self._model(context)
         show: Callable[[Event], None] = functools.partial(self._live.events.show, turn)
         beside = model
@@ -467,7 +459,7 @@ class TurnRunner:
             plugin_model=beside,
             dispatcher=self._prepared.dispatcher,
             show=show,
-            create_session=lambda request, key: directory.create_session(request, key, agent, live),
+            create_session=functools.partial(self._directory.create_session, self._agent, self._live),
             occur=self._directory.occur,
             output=self._agent.output_type,
             deps=deps,
@@ -482,7 +474,7 @@ class TurnRunner:
             observer,
             self._services,
             replayed=replayed,
-            engine=lambda: "" if not engine else self._services.engines.build(engine),
+            engine=functools.partial(self._services.engines.build, engine) if engine else str,
         )
 
     def _model(self, context: SessionContext) -> ModelProvider:
