@@ -3,9 +3,10 @@
 Theory of operation
 -------------------
 `app.ServerApp` is an ASGI application. A request passes the gate (Host, Origin), is authenticated, and is
-dispatched through one table, `routes.ROUTES`: method, path, scope, request type, response type, handler. The
-OpenAPI document and the generated tests come from the same table. Handlers are thin: they call public methods
-of `Runtime`, `Session` and `Sandbox` and return values, which are encoded as JSON.
+dispatched through one table, `routes.ROUTES`: method, path, scope, request type, response type, handler. Each
+handler's decorator adds its row. The OpenAPI document and the generated tests come from the same table.
+Handlers are thin: they call public methods of `Runtime`, `Session` and `Sandbox` and return values, which are
+encoded as JSON.
 
 Rules
 -----

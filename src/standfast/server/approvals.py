@@ -5,18 +5,23 @@ The decider is the request's credential, which the record and the audit log stor
 
 from __future__ import annotations
 
+from typing import Final
+
 from standfast.durable.grants import find_grant
 from standfast.errors import ApprovalNotFound, Code, GrantNotFound, RequestRefused
 from standfast.model.approval import Approval
 from standfast.model.grant import Grant
 from standfast.model.session import SessionHead
 from standfast.runtime.http_values import ApprovalQuery, Decide, GiveGrant, GrantQuery
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.problems import forbidden
 from standfast.server.tenants import owner_of
 
+ROUTES: Final = Routes()
 
+
+@ROUTES.add("GET", "/v1/approvals", Scope.READ, query=ApprovalQuery, answer=list[Approval])
 async def list_approvals(call: Call) -> list[Approval]:
     """List approval requests, oldest first."""
     asked: ApprovalQuery = call.query
@@ -28,11 +33,13 @@ async def list_approvals(call: Call) -> list[Approval]:
     return [approval for approval in found if approval.session_id in mine]
 
 
+@ROUTES.add("GET", "/v1/approvals/{approval_id}", Scope.READ, answer=Approval)
 async def read_approval(call: Call) -> Approval:
     """Read one approval request."""
     return await find_approval(call, call.path["approval_id"])
 
 
+@ROUTES.add("POST", "/v1/approvals/{approval_id}/decision", Scope.APPROVE, body=Decide, answer=Approval)
 async def decide(call: Call) -> Approval:
     """Approve a call, with other arguments if given, or deny it, and resume its turn."""
     return await decide_approval(call, call.path["approval_id"], call.body)
@@ -69,6 +76,7 @@ async def decide_approval(call: Call, approval_id: str, asked: Decide) -> Approv
     return decided
 
 
+@ROUTES.add("GET", "/v1/grants", Scope.READ, query=GrantQuery, answer=list[Grant])
 async def list_grants(call: Call) -> list[Grant]:
     """List grants, oldest first."""
     asked: GrantQuery = call.query
@@ -77,6 +85,7 @@ async def list_grants(call: Call) -> list[Grant]:
     return [grant for grant in found if grant.tenant == call.tenant]
 
 
+@ROUTES.add("POST", "/v1/grants", Scope.APPROVE, body=GiveGrant, answer=Grant, status=201)
 async def give_grant(call: Call) -> Grant:
     """Approve calls of a tool in advance, for a session or an agent, until an expiry time."""
     asked: GiveGrant = call.body
@@ -98,6 +107,7 @@ async def give_grant(call: Call) -> Grant:
     return grant
 
 
+@ROUTES.add("GET", "/v1/grants/{grant_id}", Scope.READ, answer=Grant)
 async def read_grant(call: Call) -> Grant:
     """Read one grant."""
     grant_id = call.path["grant_id"]
@@ -107,6 +117,7 @@ async def read_grant(call: Call) -> Grant:
     return grant
 
 
+@ROUTES.add("POST", "/v1/grants/{grant_id}/revoke", Scope.APPROVE, answer=Grant)
 async def revoke_grant(call: Call) -> Grant:
     """Revoke a grant, effective immediately."""
     grant = await read_grant(call)
@@ -138,55 +149,3 @@ async def _find(call: Call, approval_id: str) -> tuple[Approval, SessionHead]:
     if found is None or head is None or owner_of(head) != call.tenant:
         raise ApprovalNotFound(approval_id)
     return found, head
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/approvals",
-        scope=Scope.READ,
-        handler=list_approvals,
-        query=ApprovalQuery,
-        answer=list[Approval],
-    ),
-    Route(
-        method="GET",
-        path="/v1/approvals/{approval_id}",
-        scope=Scope.READ,
-        handler=read_approval,
-        answer=Approval,
-    ),
-    Route(
-        method="POST",
-        path="/v1/approvals/{approval_id}/decision",
-        scope=Scope.APPROVE,
-        handler=decide,
-        body=Decide,
-        answer=Approval,
-    ),
-    Route(
-        method="GET",
-        path="/v1/grants",
-        scope=Scope.READ,
-        handler=list_grants,
-        query=GrantQuery,
-        answer=list[Grant],
-    ),
-    Route(
-        method="POST",
-        path="/v1/grants",
-        scope=Scope.APPROVE,
-        handler=give_grant,
-        body=GiveGrant,
-        answer=Grant,
-        status=201,
-    ),
-    Route(method="GET", path="/v1/grants/{grant_id}", scope=Scope.READ, handler=read_grant, answer=Grant),
-    Route(
-        method="POST",
-        path="/v1/grants/{grant_id}/revoke",
-        scope=Scope.APPROVE,
-        handler=revoke_grant,
-        answer=Grant,
-    ),
-)

@@ -19,7 +19,7 @@ from standfast.ports.session_store import BlobPart
 from standfast.runtime.agent_session import Attachment
 from standfast.runtime.http_values import Uploaded, UploadQuery
 from standfast.runtime.session_views import export_session
-from standfast.server.calls import BINARY, Call, Route
+from standfast.server.calls import BINARY, Call, Routes
 from standfast.server.credentials import Scope
 
 _OWNER: Final = "standfast.server"
@@ -27,6 +27,8 @@ _KEPT_MS: Final = 24 * 3600 * 1000
 _MEDIA_TYPE: Final = re.compile(r"[a-zA-Z0-9!#$&^_.+-]{1,64}/[a-zA-Z0-9!#$&^_.+-]{1,64}", re.ASCII)
 _BEYOND: Final = 1 << 62
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+_RANGE_HEADER = {"Range": "A range of bytes, such as `bytes=0-99`."}
+ROUTES: Final = Routes()
 
 
 class _Upload(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +40,7 @@ class _Upload(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
+@ROUTES.add("POST", "/v1/attachments", Scope.RUN, body=bytes, query=UploadQuery, answer=Uploaded, status=201)
 async def upload(call: Call) -> Uploaded:
     """Upload an attachment. A turn's input refers to it by its digest."""
     data: bytes = call.body
@@ -80,6 +83,9 @@ def _not_found(digest: str) -> RequestRefused:
     )
 
 
+@ROUTES.add(
+    "GET", "/v1/attachments/{digest}", Scope.READ, answer=bytes, headers=_RANGE_HEADER, other_statuses=(206,)
+)
 async def read_upload(call: Call) -> Response:
     """Read an uploaded attachment, or a range of its bytes."""
     found = await load_upload(call, call.path["digest"])
@@ -90,6 +96,14 @@ async def read_upload(call: Call) -> Response:
     return await _bytes_response(call, read, found.media_type)
 
 
+@ROUTES.add(
+    "GET",
+    "/v1/sessions/{session_id}/attachments/{digest}",
+    Scope.READ,
+    answer=bytes,
+    headers=_RANGE_HEADER,
+    other_statuses=(206,),
+)
 async def read_attachment(call: Call) -> Response:
     """Read an attachment of a session, or a range of its bytes."""
     session, digest = await call.session(), call.path["digest"]
@@ -132,37 +146,3 @@ async def _bytes_response(
         )
     headers["content-range"] = f"bytes {part.start}-{part.start + len(part.data) - 1}/{part.size}"
     return Response(part.data, 206, headers, BINARY)
-
-
-_RANGE_HEADER = {"Range": "A range of bytes, such as `bytes=0-99`."}
-
-ROUTES = (
-    Route(
-        method="POST",
-        path="/v1/attachments",
-        scope=Scope.RUN,
-        handler=upload,
-        body=bytes,
-        query=UploadQuery,
-        answer=Uploaded,
-        status=201,
-    ),
-    Route(
-        method="GET",
-        path="/v1/attachments/{digest}",
-        scope=Scope.READ,
-        handler=read_upload,
-        answer=bytes,
-        headers=_RANGE_HEADER,
-        other_statuses=(206,),
-    ),
-    Route(
-        method="GET",
-        path="/v1/sessions/{session_id}/attachments/{digest}",
-        scope=Scope.READ,
-        handler=read_attachment,
-        answer=bytes,
-        headers=_RANGE_HEADER,
-        other_statuses=(206,),
-    ),
-)

@@ -13,13 +13,21 @@ from standfast.model.task import TaskRecord
 from standfast.model.trigger import Trigger
 from standfast.runtime.http_values import Occur, Occurred, PutTrigger, TaskQuery
 from standfast.runtime.triggers import webhook_occurrence
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.tenants import owned_id, owns_id
 
 WEBHOOK_TOLERANCE_S: Final = 300
+_MONITORS = "/v1/sessions/{session_id}/monitors"
+_SIGNATURE = {
+    "Webhook-Id": "The id of the delivery; received again, it has no effect.",
+    "Webhook-Timestamp": "When it was signed, in seconds since 1970.",
+    "Webhook-Signature": "`v1,` and the base64 of the HMAC-SHA256 of `ID.TIMESTAMP.BODY`.",
+}
+ROUTES: Final = Routes()
 
 
+@ROUTES.add("GET", "/v1/tasks", Scope.READ, query=TaskQuery, answer=list[TaskRecord])
 async def list_tasks(call: Call) -> list[TaskRecord]:
     """List the background tasks of all sessions, oldest first."""
     asked: TaskQuery = call.query
@@ -28,12 +36,14 @@ async def list_tasks(call: Call) -> list[TaskRecord]:
     return [task for task in found if task.session_id in mine]
 
 
+@ROUTES.add("GET", "/v1/sessions/{session_id}/tasks", Scope.READ, query=TaskQuery, answer=list[TaskRecord])
 async def session_tasks(call: Call) -> list[TaskRecord]:
     """List the background tasks of a session, oldest first."""
     asked: TaskQuery = call.query
     return await call.runtime.store.tasks(session_id=(await call.head()).session_id, live=asked.live)
 
 
+@ROUTES.add("POST", "/v1/sessions/{session_id}/tasks/{task_id}/cancel", Scope.RUN, answer=TaskRecord)
 async def cancel_task(call: Call) -> TaskRecord:
     """Cancel a background task."""
     head, task_id = await call.head(), call.path["task_id"]
@@ -42,11 +52,13 @@ async def cancel_task(call: Call) -> TaskRecord:
     return await call.runtime.tasks.cancel(head.session_id, task_id)
 
 
+@ROUTES.add("GET", _MONITORS, Scope.READ, answer=MonitorSnapshot)
 async def list_monitors(call: Call) -> MonitorSnapshot:
     """List the monitors of a session."""
     return await call.runtime.monitors.snapshot((await call.head()).session_id)
 
 
+@ROUTES.add("POST", _MONITORS, Scope.ADMIN, body=MonitorSpec, answer=MonitorSnapshot, status=201)
 async def start_monitor(call: Call) -> MonitorSnapshot:
     """Start a monitor, which runs a command on the server's machine."""
     spec: MonitorSpec = call.body
@@ -54,21 +66,25 @@ async def start_monitor(call: Call) -> MonitorSnapshot:
     return await call.runtime.monitors.start((await call.head()).session_id, spec)
 
 
+@ROUTES.add("POST", f"{_MONITORS}/{{monitor_id}}/stop", Scope.RUN, answer=MonitorSnapshot)
 async def stop_monitor(call: Call) -> MonitorSnapshot:
     """Stop a monitor."""
     return await call.runtime.monitors.stop((await call.head()).session_id, call.path["monitor_id"])
 
 
+@ROUTES.add("POST", "/v1/sessions/{session_id}/monitor-updates", Scope.RUN, answer=MonitorUpdateBatch)
 async def take_updates(call: Call) -> MonitorUpdateBatch:
     """Take the pending updates of a session's monitors. Each update is returned once."""
     return await call.runtime.monitors.take_updates((await call.head()).session_id)
 
 
+@ROUTES.add("GET", "/v1/triggers", Scope.READ, answer=list[Trigger])
 async def list_triggers(call: Call) -> list[Trigger]:
     """List triggers by name."""
     return [one for one in await call.runtime.triggers() if owns_id(call.tenant, one.name)]
 
 
+@ROUTES.add("PUT", "/v1/triggers/{name}", Scope.RUN, body=PutTrigger, answer=Trigger)
 async def put_trigger(call: Call) -> Trigger:
     """Create a trigger, or replace the one with the same name."""
     asked: PutTrigger = call.body
@@ -93,12 +109,14 @@ def _owned_name(call: Call, given: str) -> str:
     return stored
 
 
+@ROUTES.add("DELETE", "/v1/triggers/{name}", Scope.RUN, status=204)
 async def delete_trigger(call: Call) -> None:
     """Delete a trigger. Inputs that it has queued remain."""
     if not await call.runtime.remove_trigger(_owned_name(call, call.path["name"])):
         raise TriggerNotFound(call.path["name"])
 
 
+@ROUTES.add("POST", "/v1/occurrences", Scope.RUN, body=Occur, answer=Occurred)
 async def occur(call: Call) -> Occurred:
     """Report an occurrence at a source."""
     asked: Occur = call.body
@@ -107,6 +125,7 @@ async def occur(call: Call) -> Occurred:
     return Occurred(turns=await call.runtime.occur(source, asked.key, asked.payload))
 
 
+@ROUTES.add("POST", "/v1/webhooks/{source}", Scope.SIGNED, body=bytes, answer=Occurred, headers=_SIGNATURE)
 async def receive_webhook(call: Call) -> Occurred:
     """Receive a webhook that is signed over its id, timestamp and body, as in Standard Webhooks.
 
@@ -147,81 +166,3 @@ def _refused(message: str) -> RequestRefused:
         hint="send Webhook-Id, Webhook-Timestamp and Webhook-Signature, as in Standard Webhooks",
         headers={"www-authenticate": "Signature"},
     )
-
-
-_MONITORS = "/v1/sessions/{session_id}/monitors"
-_SIGNATURE = {
-    "Webhook-Id": "The id of the delivery; received again, it has no effect.",
-    "Webhook-Timestamp": "When it was signed, in seconds since 1970.",
-    "Webhook-Signature": "`v1,` and the base64 of the HMAC-SHA256 of `ID.TIMESTAMP.BODY`.",
-}
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/tasks",
-        scope=Scope.READ,
-        handler=list_tasks,
-        query=TaskQuery,
-        answer=list[TaskRecord],
-    ),
-    Route(
-        method="GET",
-        path="/v1/sessions/{session_id}/tasks",
-        scope=Scope.READ,
-        handler=session_tasks,
-        query=TaskQuery,
-        answer=list[TaskRecord],
-    ),
-    Route(
-        method="POST",
-        path="/v1/sessions/{session_id}/tasks/{task_id}/cancel",
-        scope=Scope.RUN,
-        handler=cancel_task,
-        answer=TaskRecord,
-    ),
-    Route(method="GET", path=_MONITORS, scope=Scope.READ, handler=list_monitors, answer=MonitorSnapshot),
-    Route(
-        method="POST",
-        path=_MONITORS,
-        scope=Scope.ADMIN,
-        handler=start_monitor,
-        body=MonitorSpec,
-        answer=MonitorSnapshot,
-        status=201,
-    ),
-    Route(
-        method="POST",
-        path=f"{_MONITORS}/{{monitor_id}}/stop",
-        scope=Scope.RUN,
-        handler=stop_monitor,
-        answer=MonitorSnapshot,
-    ),
-    Route(
-        method="POST",
-        path="/v1/sessions/{session_id}/monitor-updates",
-        scope=Scope.RUN,
-        handler=take_updates,
-        answer=MonitorUpdateBatch,
-    ),
-    Route(method="GET", path="/v1/triggers", scope=Scope.READ, handler=list_triggers, answer=list[Trigger]),
-    Route(
-        method="PUT",
-        path="/v1/triggers/{name}",
-        scope=Scope.RUN,
-        handler=put_trigger,
-        body=PutTrigger,
-        answer=Trigger,
-    ),
-    Route(method="DELETE", path="/v1/triggers/{name}", scope=Scope.RUN, handler=delete_trigger, status=204),
-    Route(method="POST", path="/v1/occurrences", scope=Scope.RUN, handler=occur, body=Occur, answer=Occurred),
-    Route(
-        method="POST",
-        path="/v1/webhooks/{source}",
-        scope=Scope.SIGNED,
-        handler=receive_webhook,
-        body=bytes,
-        answer=Occurred,
-        headers=_SIGNATURE,
-    ),
-)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -39,6 +39,8 @@ BINARY: Final = "application/octet-stream"
 _PAGE: Final = 200
 """The page size for reading sessions."""
 
+H = TypeVar("H", bound="Callable[[Call], Awaitable[Any]]")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
@@ -69,9 +71,29 @@ class Route:
     """Whether the operator can make it public (`create_app(publish_agent_card=True)`)."""
 
 
+class Routes:
+    """The routes of one module, in the order of their handlers."""
+
+    def __init__(self) -> None:
+        self._routes: list[Route] = []
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter(self._routes)
+
+    def add(self, method: str, path: str, scope: Scope, **options: Any) -> Callable[[H], H]:
+        """Return a decorator that routes requests to a handler; *options* are the other fields of `Route`."""
+
+        def added(handler: H) -> H:
+            self._routes.append(Route(method=method, path=path, scope=scope, handler=handler, **options))
+            return handler
+
+        return added
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrowserPages:
-    """Routes for browsers, beside the API. They are not in the OpenAPI document.
+    """Routes for browsers, beside the API. Their handlers return whole responses, and they are not in the
+    OpenAPI document, so they name no `answer`.
 
     problem: returns the page that shows an error with this status. Other sites may link to the pages.
     """

@@ -9,18 +9,28 @@ from starlette.responses import Response
 from standfast.errors import Code, RequestRefused, SessionExists
 from standfast.model.run import RunRequest, RunResult
 from standfast.runtime.http_values import Restore, Restored, RunCode, SnapshotMade
-from standfast.server.calls import BINARY, Call, Route
+from standfast.server.calls import BINARY, Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.tenants import new_session_id, owner_of
 
 _OWNER: Final = "standfast.server"
+ROUTES: Final = Routes()
 
 
+@ROUTES.add(
+    "POST",
+    "/v1/runs",
+    Scope.RUN,
+    body=RunCode,
+    answer=RunResult,
+    headers={"Idempotency-Key": "Repeated with its key, a run returns the stored result and runs nothing."},
+)
 async def run_code(call: Call) -> RunResult:
     """Run code in a session, which is created if needed. The result also reports failures of the code."""
     return await _execute(call, validate_only=False)
 
 
+@ROUTES.add("POST", "/v1/validations", Scope.RUN, body=RunCode, answer=RunResult)
 async def validate_code(call: Call) -> RunResult:
     """Check code without running it."""
     return await _execute(call, validate_only=True)
@@ -48,6 +58,7 @@ async def _execute(call: Call, *, validate_only: bool) -> RunResult:
         return await box.execute(request)
 
 
+@ROUTES.add("POST", "/v1/sessions/{session_id}/snapshots", Scope.RUN, answer=SnapshotMade, status=201)
 async def make_snapshot(call: Call) -> SnapshotMade:
     """Store a snapshot of a session that runs code."""
     head = await call.head()
@@ -59,6 +70,7 @@ async def make_snapshot(call: Call) -> SnapshotMade:
     return SnapshotMade(snapshot_id=snapshot_id)
 
 
+@ROUTES.add("GET", "/v1/snapshots/{snapshot_id}", Scope.READ, answer=bytes)
 async def read_snapshot(call: Call) -> Response:
     """Return the signed bytes of a stored snapshot."""
     box, snapshot_id = call.server.require_sandbox(), call.path["snapshot_id"]
@@ -66,6 +78,7 @@ async def read_snapshot(call: Call) -> Response:
     return Response(await box.export_snapshot(snapshot_id), 200, None, BINARY)
 
 
+@ROUTES.add("POST", "/v1/sessions/{session_id}/restore", Scope.RUN, body=Restore, answer=Restored)
 async def restore(call: Call) -> Restored:
     """Restore a stored snapshot into a session."""
     asked: Restore = call.body
@@ -85,49 +98,3 @@ async def _require_snapshot(call: Call, snapshot_id: str) -> None:
 
 def _scope(call: Call) -> str:
     return f"snapshots:{call.tenant}"
-
-
-ROUTES = (
-    Route(
-        method="POST",
-        path="/v1/runs",
-        scope=Scope.RUN,
-        handler=run_code,
-        body=RunCode,
-        answer=RunResult,
-        headers={
-            "Idempotency-Key": "Repeated with its key, a run returns the stored result and runs nothing."
-        },
-    ),
-    Route(
-        method="POST",
-        path="/v1/validations",
-        scope=Scope.RUN,
-        handler=validate_code,
-        body=RunCode,
-        answer=RunResult,
-    ),
-    Route(
-        method="POST",
-        path="/v1/sessions/{session_id}/snapshots",
-        scope=Scope.RUN,
-        handler=make_snapshot,
-        answer=SnapshotMade,
-        status=201,
-    ),
-    Route(
-        method="GET",
-        path="/v1/snapshots/{snapshot_id}",
-        scope=Scope.READ,
-        handler=read_snapshot,
-        answer=bytes,
-    ),
-    Route(
-        method="POST",
-        path="/v1/sessions/{session_id}/restore",
-        scope=Scope.RUN,
-        handler=restore,
-        body=Restore,
-        answer=Restored,
-    ),
-)

@@ -18,13 +18,15 @@ from standfast.mcp.callers import McpCaller
 from standfast.model.approval import Approval
 from standfast.model.session import SessionHead
 from standfast.runtime.session_views import is_past
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.problems import forbidden
 from standfast.server.streams import Receive, Send
 from standfast.server.tenants import METADATA_KEY, new_session_id, owner_of, owns_id
 
 PATH: Final = "/mcp"
+ROUTES: Final = Routes()
+"""Not in the OpenAPI document, because the protocol describes itself."""
 
 
 class CredentialCaller(McpCaller):
@@ -102,6 +104,9 @@ class McpResponse(Response):
         await call.server.mcp.handle(scope, receive, send_on, CredentialCaller(call), call.credential.id)
 
 
+@ROUTES.add("GET", PATH, Scope.READ)
+@ROUTES.add("POST", PATH, Scope.READ)
+@ROUTES.add("DELETE", PATH, Scope.READ)
 async def serve_mcp(call: Call) -> Response:
     """Handle a request of the Model Context Protocol."""
     server = call.server
@@ -117,10 +122,3 @@ async def serve_mcp(call: Call) -> Response:
         service = McpService(server.sandbox, server.runtime, agents, trace_file=server.trace_file)
         server.mcp = McpMount(service, max_body_bytes=server.limiter.limits.body_bytes)
     return McpResponse(call)
-
-
-ROUTES: Final = tuple(
-    Route(method=method, path=PATH, scope=Scope.READ, handler=serve_mcp)
-    for method in ("GET", "POST", "DELETE")
-)
-"""Not in the OpenAPI document, because the protocol describes itself."""

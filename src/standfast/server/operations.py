@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 from starlette.responses import Response
@@ -13,16 +14,20 @@ from standfast.model.limits import Usage, UsageEntry, add_to_ledger
 from standfast.ports.session_store import DayUsage, Pruned
 from standfast.runtime.http_values import Health, Prune, Trace, TraceQuery, UsageQuery, UsageReport, WhoAmI
 from standfast.runtime.operations import OperationsView
-from standfast.server.calls import JSON, Call, Route
+from standfast.server.calls import JSON, Call, Routes
 from standfast.server.credentials import Scope
 from standfast.trace.trace_reader import read_trace
 
+ROUTES: Final = Routes()
 
+
+@ROUTES.add("GET", "/healthz", Scope.PUBLIC, answer=Health)
 async def healthz(call: Call) -> Health:
     """Report whether the process serves requests."""
     return Health(status="ok")
 
 
+@ROUTES.add("GET", "/readyz", Scope.PUBLIC, answer=Health, other_statuses=(503,))
 async def readyz(call: Call) -> Response:
     """Report whether the server accepts new work: 503 while it shuts down or cannot read its store."""
 
@@ -37,6 +42,7 @@ async def readyz(call: Call) -> Response:
     return Response(msgspec.json.encode(status), 200 if status.status == "ok" else 503, None, JSON)
 
 
+@ROUTES.add("GET", "/metrics", Scope.READ, answer=str, operator_only=True)
 async def metrics(call: Call) -> Response:
     """Return counters and gauges in the Prometheus text format."""
     server = call.server
@@ -60,6 +66,7 @@ async def metrics(call: Call) -> Response:
     return Response("\n".join(lines) + "\n", 200, None, "text/plain; version=0.0.4; charset=utf-8")
 
 
+@ROUTES.add("GET", "/v1/usage", Scope.READ, query=UsageQuery, answer=UsageReport)
 async def usage(call: Call) -> UsageReport:
     """Return the usage and cost of sessions, in total and by source and model."""
     asked: UsageQuery = call.query
@@ -74,6 +81,7 @@ async def usage(call: Call) -> UsageReport:
     return UsageReport(sessions=count, total=total, entries=ledger)
 
 
+@ROUTES.add("GET", "/v1/usage/days", Scope.READ, query=UsageQuery, answer=list[DayUsage])
 async def usage_days(call: Call) -> list[DayUsage]:
     """Return the usage of turns by day, session and agent, latest day first."""
     asked: UsageQuery = call.query
@@ -82,6 +90,7 @@ async def usage_days(call: Call) -> list[DayUsage]:
     return [one for one in found if one.session_id in mine and asked.agent in (None, one.agent)]
 
 
+@ROUTES.add("GET", "/v1/sessions/{session_id}/trace", Scope.READ, query=TraceQuery, answer=Trace)
 async def trace(call: Call) -> Trace:
     """Return the trace of a session, from the server's trace file if it has one.
 
@@ -105,11 +114,13 @@ async def trace(call: Call) -> Trace:
     return Trace(records=tuple(found))
 
 
+@ROUTES.add("GET", "/v1/operations", Scope.ADMIN, answer=OperationsView, operator_only=True)
 async def operations(call: Call) -> OperationsView:
     """Return leases, workers, queues, waits, stuck turns, triggers and the size of the store."""
     return await call.runtime.operations()
 
 
+@ROUTES.add("POST", "/v1/prune", Scope.ADMIN, body=Prune, answer=Pruned, operator_only=True)
 async def prune(call: Call) -> Pruned:
     """Delete records that are no longer needed, and free their space."""
     asked: Prune = call.body
@@ -129,11 +140,13 @@ async def prune(call: Call) -> Pruned:
     return pruned
 
 
+@ROUTES.add("GET", "/v1/openapi.json", Scope.READ, answer=dict[str, Json])
 async def openapi(call: Call) -> Response:
     """Return this document."""
     return Response(call.server.document, 200, None, JSON)
 
 
+@ROUTES.add("GET", "/v1/whoami", Scope.READ, answer=WhoAmI)
 async def who_am_i(call: Call) -> WhoAmI:
     """Return the credential of the request: its id, tenant and scopes."""
     one = call.credential
@@ -144,50 +157,3 @@ async def who_am_i(call: Call) -> WhoAmI:
         scopes=tuple(sorted(one.scopes)),
         expires_at=one.expires_at,
     )
-
-
-ROUTES = (
-    Route(method="GET", path="/healthz", scope=Scope.PUBLIC, handler=healthz, answer=Health),
-    Route(
-        method="GET", path="/readyz", scope=Scope.PUBLIC, handler=readyz, answer=Health, other_statuses=(503,)
-    ),
-    Route(method="GET", path="/metrics", scope=Scope.READ, handler=metrics, answer=str, operator_only=True),
-    Route(
-        method="GET", path="/v1/usage", scope=Scope.READ, handler=usage, query=UsageQuery, answer=UsageReport
-    ),
-    Route(
-        method="GET",
-        path="/v1/usage/days",
-        scope=Scope.READ,
-        handler=usage_days,
-        query=UsageQuery,
-        answer=list[DayUsage],
-    ),
-    Route(
-        method="GET",
-        path="/v1/sessions/{session_id}/trace",
-        scope=Scope.READ,
-        handler=trace,
-        query=TraceQuery,
-        answer=Trace,
-    ),
-    Route(
-        method="GET",
-        path="/v1/operations",
-        scope=Scope.ADMIN,
-        handler=operations,
-        answer=OperationsView,
-        operator_only=True,
-    ),
-    Route(
-        method="POST",
-        path="/v1/prune",
-        scope=Scope.ADMIN,
-        handler=prune,
-        body=Prune,
-        answer=Pruned,
-        operator_only=True,
-    ),
-    Route(method="GET", path="/v1/openapi.json", scope=Scope.READ, handler=openapi, answer=dict[str, Json]),
-    Route(method="GET", path="/v1/whoami", scope=Scope.READ, handler=who_am_i, answer=WhoAmI),
-)

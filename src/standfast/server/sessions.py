@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from standfast.errors import Code, RequestRefused, SessionExists
 from standfast.model.canonical import Json
@@ -29,12 +29,16 @@ from standfast.runtime.session_views import (
     view_session,
 )
 from standfast.runtime.sessions.observation import Cursor, Observed
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.streams import EventStream, sse
 from standfast.server.tenants import METADATA_KEY, new_session_id, owner_of
 
+_LAST_EVENT = {"Last-Event-ID": "The cursor of the last event that the client has."}
+ROUTES: Final = Routes()
 
+
+@ROUTES.add("GET", "/v1/agents", Scope.READ, answer=list[AgentView])
 async def list_agents(call: Call) -> list[AgentView]:
     """List the agents of this server."""
     return [
@@ -48,6 +52,7 @@ async def list_agents(call: Call) -> list[AgentView]:
     ]
 
 
+@ROUTES.add("POST", "/v1/sessions", Scope.RUN, body=OpenSession, answer=SessionHead, status=201)
 async def create_session(call: Call) -> SessionHead:
     """Create a session with an agent, or open it if the tenant has it."""
     asked: OpenSession = call.body
@@ -75,6 +80,7 @@ async def open_session(
     return await call.runtime.session(session_id, agent=agent, metadata=kept)
 
 
+@ROUTES.add("GET", "/v1/sessions", Scope.READ, query=SessionQuery, answer=SessionPage)
 async def list_sessions(call: Call) -> SessionPage:
     """List sessions, most recently used first."""
     asked: SessionQuery = call.query
@@ -100,21 +106,25 @@ async def list_sessions(call: Call) -> SessionPage:
     return SessionPage(sessions=tuple(page), next=last)
 
 
+@ROUTES.add("GET", "/v1/sessions/{session_id}", Scope.READ, answer=SessionView)
 async def read_session(call: Call) -> SessionView:
     """Read a session with its history, turns, waits and running turn."""
     return await view_session(call.runtime, (await call.head()).session_id)
 
 
+@ROUTES.add("GET", "/v1/sessions/{session_id}/export", Scope.READ, answer=SessionExport)
 async def export(call: Call) -> SessionExport:
     """Export a session as one document."""
     return await export_session(call.runtime, (await call.head()).session_id)
 
 
+@ROUTES.add("GET", "/v1/sessions/{session_id}/variables", Scope.READ, answer=tuple[Variable, ...])
 async def read_variables(call: Call) -> tuple[Variable, ...]:
     """Read the variables of a session's code: names, types and short texts."""
     return await (await call.session()).variables()
 
 
+@ROUTES.add("POST", "/v1/sessions/{session_id}/fork", Scope.RUN, body=Fork, answer=SessionHead, status=201)
 async def fork_session(call: Call) -> SessionHead:
     """Fork a session: create a new one over the same history."""
     asked: Fork = call.body
@@ -124,6 +134,7 @@ async def fork_session(call: Call) -> SessionHead:
     return await made.head()
 
 
+@ROUTES.add("POST", "/v1/sessions/{session_id}/rewind", Scope.RUN, body=Rewind, answer=SessionHead)
 async def rewind_session(call: Call) -> SessionHead:
     """Rewind a session to a node, or by a number of turns."""
     asked: Rewind = call.body
@@ -131,6 +142,7 @@ async def rewind_session(call: Call) -> SessionHead:
     return await call.runtime.rewind(head.session_id, asked.to, turns=asked.turns)
 
 
+@ROUTES.add("DELETE", "/v1/sessions/{session_id}", Scope.RUN, status=204)
 async def delete_session(call: Call) -> None:
     """Delete a session."""
     head = await call.head()
@@ -143,6 +155,7 @@ async def delete_session(call: Call) -> None:
     )
 
 
+@ROUTES.add("POST", "/v1/sessions/{session_id}/cancel", Scope.RUN, answer=Cancelled)
 async def cancel_session(call: Call) -> Cancelled:
     """Cancel the unfinished turn or run of a session."""
     head = await call.head()
@@ -151,6 +164,9 @@ async def cancel_session(call: Call) -> Cancelled:
     return Cancelled(cancelled=await call.runtime.session_handle(head.session_id).cancel())
 
 
+@ROUTES.add(
+    "GET", "/v1/sessions/{session_id}/events", Scope.READ, query=EventQuery, streams=True, headers=_LAST_EVENT
+)
 async def session_events(call: Call) -> EventStream:
     """Stream a session's events: first committed ones, then live ones.
 
@@ -167,6 +183,7 @@ async def session_events(call: Call) -> EventStream:
     return stream(call, chunks())
 
 
+@ROUTES.add("GET", "/v1/events", Scope.READ, query=EventQuery, streams=True, headers=_LAST_EVENT)
 async def all_events(call: Call) -> EventStream:
     """Stream the events of all sessions, from now on or after `Last-Event-ID`."""
     cursor = last_event_id(call)
@@ -214,93 +231,3 @@ def stream(
         on_close=counted.close,
         headers=headers,
     )
-
-
-_LAST_EVENT = {"Last-Event-ID": "The cursor of the last event that the client has."}
-
-ROUTES = (
-    Route(method="GET", path="/v1/agents", scope=Scope.READ, handler=list_agents, answer=list[AgentView]),
-    Route(
-        method="POST",
-        path="/v1/sessions",
-        scope=Scope.RUN,
-        handler=create_session,
-        body=OpenSession,
-        answer=SessionHead,
-        status=201,
-    ),
-    Route(
-        method="GET",
-        path="/v1/sessions",
-        scope=Scope.READ,
-        handler=list_sessions,
-        query=SessionQuery,
-        answer=SessionPage,
-    ),
-    Route(
-        method="GET",
-        path="/v1/sessions/{session_id}",
-        scope=Scope.READ,
-        handler=read_session,
-        answer=SessionView,
-    ),
-    Route(
-        method="DELETE", path="/v1/sessions/{session_id}", scope=Scope.RUN, handler=delete_session, status=204
-    ),
-    Route(
-        method="GET",
-        path="/v1/sessions/{session_id}/variables",
-        scope=Scope.READ,
-        handler=read_variables,
-        answer=tuple[Variable, ...],
-    ),
-    Route(
-        method="GET",
-        path="/v1/sessions/{session_id}/export",
-        scope=Scope.READ,
-        handler=export,
-        answer=SessionExport,
-    ),
-    Route(
-        method="POST",
-        path="/v1/sessions/{session_id}/fork",
-        scope=Scope.RUN,
-        handler=fork_session,
-        body=Fork,
-        answer=SessionHead,
-        status=201,
-    ),
-    Route(
-        method="POST",
-        path="/v1/sessions/{session_id}/rewind",
-        scope=Scope.RUN,
-        handler=rewind_session,
-        body=Rewind,
-        answer=SessionHead,
-    ),
-    Route(
-        method="POST",
-        path="/v1/sessions/{session_id}/cancel",
-        scope=Scope.RUN,
-        handler=cancel_session,
-        answer=Cancelled,
-    ),
-    Route(
-        method="GET",
-        path="/v1/sessions/{session_id}/events",
-        scope=Scope.READ,
-        handler=session_events,
-        query=EventQuery,
-        streams=True,
-        headers=_LAST_EVENT,
-    ),
-    Route(
-        method="GET",
-        path="/v1/events",
-        scope=Scope.READ,
-        handler=all_events,
-        query=EventQuery,
-        streams=True,
-        headers=_LAST_EVENT,
-    ),
-)

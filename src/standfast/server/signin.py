@@ -19,7 +19,7 @@ from urllib.parse import parse_qs
 from starlette.responses import Response
 
 from standfast.runtime.http_values import SignInQuery
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import BROWSER_S, Scope
 from standfast.server.problems import unauthenticated
 
@@ -60,8 +60,10 @@ Standfast</p><h1>Sign in</h1><form method="post" action="signin">
 one.</p></main></body>
 </html>
 """
+ROUTES: Final = Routes()
 
 
+@ROUTES.add("GET", "/signin", Scope.PUBLIC, query=SignInQuery, answer=str)
 async def sign_in_page(call: Call) -> Response:
     """Show the page on which a browser signs in."""
     asked: SignInQuery = call.query
@@ -71,6 +73,7 @@ async def sign_in_page(call: Call) -> Response:
     return Response(page, 200, headers, "text/html; charset=utf-8")
 
 
+@ROUTES.add("POST", "/signin", Scope.PUBLIC, body=bytes, form="application/x-www-form-urlencoded", status=303)
 async def sign_in(call: Call) -> Response:
     """Exchange a code for a cookie."""
     try:
@@ -88,25 +91,9 @@ async def sign_in(call: Call) -> Response:
     return Response(None, 303, {"set-cookie": cookie, "location": f"{root}/"})
 
 
+@ROUTES.add("POST", "/signout", Scope.READ, status=204)
 async def sign_out(call: Call) -> Response:
     """Revoke the credential of this request, and delete the cookie."""
     await call.server.tokens.revoke(call.credential.id)
     call.server.audit.record("sign_out", credential=call.credential.id, tenant=call.tenant)
     return Response(None, 204, {"set-cookie": f"{COOKIE}=; Path=/; HttpOnly; SameSite=Lax; Max-Age=0"})
-
-
-ROUTES = (
-    Route(
-        method="GET", path="/signin", scope=Scope.PUBLIC, handler=sign_in_page, query=SignInQuery, answer=str
-    ),
-    Route(
-        method="POST",
-        path="/signin",
-        scope=Scope.PUBLIC,
-        handler=sign_in,
-        body=bytes,
-        form="application/x-www-form-urlencoded",
-        status=303,
-    ),
-    Route(method="POST", path="/signout", scope=Scope.READ, handler=sign_out, status=204),
-)

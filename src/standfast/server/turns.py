@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
@@ -39,7 +39,7 @@ from standfast.runtime.http_values import (
 from standfast.runtime.sessions.observation import Cursor, Observed, messages_of_turn
 from standfast.runtime.turn import Turn
 from standfast.server.attachments import load_upload
-from standfast.server.calls import JSON, Call, Route
+from standfast.server.calls import JSON, Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.problems import malformed
 from standfast.server.sessions import last_event_id, sse_of, stream
@@ -48,8 +48,23 @@ from standfast.server.tenants import owner_of
 
 _LOOK_S = 0.5
 _QUIET_S = 0.25
+_TURN = "/v1/sessions/{session_id}/turns/{turn_id}"
+ROUTES: Final = Routes()
 
 
+@ROUTES.add(
+    "POST",
+    "/v1/sessions/{session_id}/turns",
+    Scope.RUN,
+    body=CreateTurn,
+    answer=TurnView,
+    streams=True,
+    headers={
+        "Idempotency-Key": "The same key and input name the same turn; another input is a conflict.",
+        "Prefer": "`respond-async` answers as soon as the turn is stored.",
+    },
+    other_statuses=(202,),
+)
 async def create_turn(call: Call) -> Any:
     """Start a turn and return its result, or with `Accept: text/event-stream` its events and then its result.
 
@@ -149,6 +164,15 @@ async def _until_quiet(events: AsyncIterator[Observed]) -> AsyncIterator[Observe
             yield await asyncio.wait_for(anext(events), _QUIET_S)
 
 
+@ROUTES.add(
+    "GET",
+    _TURN,
+    Scope.READ,
+    query=TurnQuery,
+    answer=TurnView,
+    streams=True,
+    headers={"Last-Event-ID": "The cursor of the last event that the client has."},
+)
 async def read_turn(call: Call) -> Any:
     """Read a turn as JSON, or as an event stream until it ends or waits.
 
@@ -169,16 +193,19 @@ async def read_turn(call: Call) -> Any:
     return await _view(call, session.session_id, turn_id)
 
 
+@ROUTES.add("GET", "/v1/sessions/{session_id}/turns", Scope.READ, answer=list[TurnRecord])
 async def list_turns(call: Call) -> list[TurnRecord]:
     """List the turns of a session, oldest first."""
     return await (await call.session()).turns()
 
 
+@ROUTES.add("GET", f"{_TURN}/journal", Scope.READ, answer=list[JournalStep])
 async def read_journal(call: Call) -> list[JournalStep]:
     """Read a turn's journal: each input of its machine, with the machine's state and decisions after it."""
     return await (await call.session()).journal(call.path["turn_id"])
 
 
+@ROUTES.add("POST", f"{_TURN}/cancel", Scope.RUN, answer=Cancelled)
 async def cancel_turn(call: Call) -> Cancelled:
     """Cancel a turn."""
     session = await call.session()
@@ -186,6 +213,7 @@ async def cancel_turn(call: Call) -> Cancelled:
     return Cancelled(cancelled=await call.runtime.cancel(record.turn_id))
 
 
+@ROUTES.add("POST", f"{_TURN}/resume", Scope.RUN, answer=TurnView)
 async def resume_turn(call: Call) -> TurnView:
     """Resume a waiting or interrupted turn, and return it once it ends or waits again."""
     call.server.require_serving()
@@ -196,6 +224,9 @@ async def resume_turn(call: Call) -> TurnView:
     return view_result(await session.follow(record.turn_id).settled())
 
 
+@ROUTES.add(
+    "POST", "/v1/sessions/{session_id}/inputs", Scope.RUN, body=SendInput, answer=InputSent, status=202
+)
 async def send_input(call: Call) -> InputSent:
     """Inject a message into the running turn, or queue it for its own turn."""
     asked: SendInput = call.body
@@ -207,11 +238,13 @@ async def send_input(call: Call) -> InputSent:
     return InputSent(input_id=await send(content, id=input_id))
 
 
+@ROUTES.add("GET", "/v1/sessions/{session_id}/inputs", Scope.READ, answer=list[QueuedInput])
 async def list_inputs(call: Call) -> list[QueuedInput]:
     """List the inputs that no turn has claimed yet."""
     return await (await call.session()).inputs()
 
 
+@ROUTES.add("DELETE", "/v1/sessions/{session_id}/inputs/{input_id}", Scope.RUN, answer=Withdrawn)
 async def withdraw_input(call: Call) -> Withdrawn:
     """Withdraw an input that no turn has claimed."""
     session = await call.session()
@@ -219,6 +252,7 @@ async def withdraw_input(call: Call) -> Withdrawn:
     return Withdrawn(withdrawn=mine and await session.withdraw(call.path["input_id"]))
 
 
+@ROUTES.add("POST", "/v1/completions", Scope.RUN, body=Complete, status=204)
 async def complete(call: Call) -> None:
     """Deliver the result, or the failure, of a call that waits for an external system."""
     asked: Complete = call.body
@@ -250,75 +284,3 @@ async def _view(call: Call, session_id: str, turn_id: str) -> TurnView:
 
 def _address(call: Call, turn_id: str) -> str:
     return f"/v1/sessions/{call.path['session_id']}/turns/{turn_id}"
-
-
-_TURN = "/v1/sessions/{session_id}/turns/{turn_id}"
-
-ROUTES = (
-    Route(
-        method="POST",
-        path="/v1/sessions/{session_id}/turns",
-        scope=Scope.RUN,
-        handler=create_turn,
-        body=CreateTurn,
-        answer=TurnView,
-        streams=True,
-        headers={
-            "Idempotency-Key": "The same key and input name the same turn; another input is a conflict.",
-            "Prefer": "`respond-async` answers as soon as the turn is stored.",
-        },
-        other_statuses=(202,),
-    ),
-    Route(
-        method="GET",
-        path="/v1/sessions/{session_id}/turns",
-        scope=Scope.READ,
-        handler=list_turns,
-        answer=list[TurnRecord],
-    ),
-    Route(
-        method="GET",
-        path=_TURN,
-        scope=Scope.READ,
-        handler=read_turn,
-        query=TurnQuery,
-        answer=TurnView,
-        streams=True,
-        headers={"Last-Event-ID": "The cursor of the last event that the client has."},
-    ),
-    Route(
-        method="GET",
-        path=f"{_TURN}/journal",
-        scope=Scope.READ,
-        handler=read_journal,
-        answer=list[JournalStep],
-    ),
-    Route(method="POST", path=f"{_TURN}/cancel", scope=Scope.RUN, handler=cancel_turn, answer=Cancelled),
-    Route(method="POST", path=f"{_TURN}/resume", scope=Scope.RUN, handler=resume_turn, answer=TurnView),
-    Route(
-        method="POST",
-        path="/v1/sessions/{session_id}/inputs",
-        scope=Scope.RUN,
-        handler=send_input,
-        body=SendInput,
-        answer=InputSent,
-        status=202,
-    ),
-    Route(
-        method="GET",
-        path="/v1/sessions/{session_id}/inputs",
-        scope=Scope.READ,
-        handler=list_inputs,
-        answer=list[QueuedInput],
-    ),
-    Route(
-        method="DELETE",
-        path="/v1/sessions/{session_id}/inputs/{input_id}",
-        scope=Scope.RUN,
-        handler=withdraw_input,
-        answer=Withdrawn,
-    ),
-    Route(
-        method="POST", path="/v1/completions", scope=Scope.RUN, handler=complete, body=Complete, status=204
-    ),
-)

@@ -17,12 +17,12 @@ from standfast.runtime.http_values import Decide
 from standfast.runtime.sessions.approvals import as_of
 from standfast.runtime.sessions.observation import messages_of_turn
 from standfast.server.approvals import decide_approval, read_approval, revoke_grant
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.workbench.approvals_html import request_html, tabs
 from standfast.workbench.conversation import Item, by_call, items_of
 from standfast.workbench.conversation_html import Options, item_html, pretty_lines
-from standfast.workbench.forms import FORM, field, json_object, read_form
+from standfast.workbench.forms import field, json_object, read_form
 from standfast.workbench.grants_page import give_from_form
 from standfast.workbench.inbox import inbox_of, pending
 from standfast.workbench.live_turn import LiveTurn, current_items
@@ -32,6 +32,8 @@ from standfast.workbench.shell import page, respond
 from standfast.workbench.words import count
 
 _PAGE: Final = 25
+_PATH: Final = "/approvals/{approval_id}"
+ROUTES: Final = Routes()
 
 
 class InboxQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,7 @@ class InboxQuery(msgspec.Struct, frozen=True, kw_only=True):
     skip: Annotated[int, msgspec.Meta(ge=0, le=10**6)] = 0
 
 
+@ROUTES.add("GET", "/approvals", Scope.READ, query=InboxQuery)
 async def approvals_page(call: Call) -> Response:
     """Show the approval requests: pending ones oldest first, decided ones latest first."""
     asked: InboxQuery = call.query
@@ -132,6 +135,7 @@ async def _requests(call: Call, state: str) -> list[Approval]:
     return sorted(found, key=lambda one: one.decided_at or one.expires_at, reverse=True)
 
 
+@ROUTES.add("GET", _PATH, Scope.READ)
 async def approval_page(call: Call) -> Response:
     """Show one request and the part of its turn that led to it."""
     approval = as_of(await read_approval(call), call.runtime.now_ms())
@@ -159,6 +163,7 @@ async def _agent(call: Call, approval: Approval) -> str:
     return "" if head is None or head.agent not in call.server.agents else head.agent
 
 
+@ROUTES.add("GET", f"{_PATH}/context", Scope.READ)
 async def approval_context(call: Call) -> Response:
     """Show the requesting turn, up to the request."""
     return respond(await _context_html(call, await read_approval(call)))
@@ -196,6 +201,7 @@ async def _turn_items(call: Call, approval: Approval) -> tuple[Item, ...]:
 # Actions
 
 
+@ROUTES.add("POST", f"{_PATH}/decide", Scope.APPROVE, body=bytes)
 async def decide(call: Call) -> Response:
     """Approve or deny a request, then show its new state."""
     form = read_form(call)
@@ -222,42 +228,9 @@ async def decide(call: Call) -> Response:
     return respond(request_html(decided, call.runtime.now_ms(), decides=True, context=False))
 
 
+@ROUTES.add("POST", f"{_PATH}/diff", Scope.READ, body=bytes)
 async def show_diff(call: Call) -> Response:
     """Show how the edited arguments differ from those of the call."""
     approval, text = await read_approval(call), field(read_form(call), "arguments")
     edited = json_object(text, "the arguments")
     return respond(diff(pretty_lines(approval.arguments), pretty_lines(edited)) or "")
-
-
-_PATH: Final = "/approvals/{approval_id}"
-
-ROUTES: Final = (
-    Route(
-        method="GET",
-        path="/approvals",
-        scope=Scope.READ,
-        handler=approvals_page,
-        query=InboxQuery,
-        answer=str,
-    ),
-    Route(method="GET", path=_PATH, scope=Scope.READ, handler=approval_page, answer=str),
-    Route(method="GET", path=f"{_PATH}/context", scope=Scope.READ, handler=approval_context, answer=str),
-    Route(
-        method="POST",
-        path=f"{_PATH}/decide",
-        scope=Scope.APPROVE,
-        handler=decide,
-        body=bytes,
-        form=FORM,
-        answer=str,
-    ),
-    Route(
-        method="POST",
-        path=f"{_PATH}/diff",
-        scope=Scope.READ,
-        handler=show_diff,
-        body=bytes,
-        form=FORM,
-        answer=str,
-    ),
-)

@@ -13,7 +13,7 @@ from standfast.errors import StandfastError
 from standfast.graph.history import nodes_of
 from standfast.model.session import Node, Segment, SessionHead, node_id
 from standfast.runtime.agent_runtime import Runtime
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.workbench.branches import GraphRow, family_of, graph_rows
 from standfast.workbench.conversation import turns_of
@@ -27,8 +27,11 @@ from standfast.workbench.words import count
 _ROW: Final = 36
 _LANE: Final = 22
 _MOST_TURNS: Final = 30
+_PATH: Final = "/sessions/{session_id}"
+ROUTES: Final = Routes()
 
 
+@ROUTES.add("GET", f"{_PATH}/branches", Scope.READ)
 async def branches_page(call: Call) -> Response:
     """Show the graph of the sessions that share this one's history, and the sessions that it created."""
     head = await call.head()
@@ -175,6 +178,7 @@ class CompareQuery(msgspec.Struct, frozen=True, kw_only=True):
     other: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
 
 
+@ROUTES.add("GET", f"{_PATH}/compare", Scope.READ, query=CompareQuery)
 async def compare_page(call: Call) -> Response:
     """Show two branches side by side, below the history that they share."""
     asked: CompareQuery = call.query
@@ -226,18 +230,3 @@ async def _column(call: Call, head: SessionHead, nodes: list[Node]) -> h.Element
         await call.runtime.store.open_turn(head.session_id) is not None
         and h.p(".note.wait.small")["The current turn is compared when it has ended."],
     ]
-
-
-_PATH: Final = "/sessions/{session_id}"
-
-ROUTES: Final = (
-    Route(method="GET", path=f"{_PATH}/branches", scope=Scope.READ, handler=branches_page, answer=str),
-    Route(
-        method="GET",
-        path=f"{_PATH}/compare",
-        scope=Scope.READ,
-        handler=compare_page,
-        query=CompareQuery,
-        answer=str,
-    ),
-)

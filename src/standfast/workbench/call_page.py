@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from standfast.errors import InvalidArgument, JournalNotKept, TurnNotFound
 from standfast.model.code import RUN_CODE, CellVariables, Variable
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.workbench.conversation import by_call, history_view
 from standfast.workbench.conversation_html import Options, attempts_html, call_html
@@ -19,7 +19,10 @@ from standfast.workbench.parts import data_table
 from standfast.workbench.session_reader import MOST_CALLS
 from standfast.workbench.shell import respond
 
+ROUTES: Final = Routes()
 
+
+@ROUTES.add("GET", "/sessions/{session_id}/turns/{turn_id}/calls/{call_id}", Scope.READ)
 async def call_details(call: Call) -> Response:
     """Show a call's journal details, as a fragment of the conversation."""
     session, turn_id, call_id = await call.session(), call.path["turn_id"], int(call.path["call_id"])
@@ -92,14 +95,3 @@ def _value(one: Variable | None, nothing: str) -> h.Node:
     if one is None:
         return h.span(".muted")[nothing]
     return [h.code[one.text or "?"], one.type and h.span(".muted.small")[f" {one.type}"]]
-
-
-ROUTES: Final = (
-    Route(
-        method="GET",
-        path="/sessions/{session_id}/turns/{turn_id}/calls/{call_id}",
-        scope=Scope.READ,
-        handler=call_details,
-        answer=str,
-    ),
-)

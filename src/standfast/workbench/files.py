@@ -7,13 +7,15 @@ from typing import Final
 from starlette.responses import Response
 
 from standfast.server.attachments import read_attachment
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.workbench.conversation_html import IMAGES
 
 _SAFE: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
+ROUTES: Final = Routes()
 
 
+@ROUTES.add("GET", "/sessions/{session_id}/files/{digest}", Scope.READ)
 async def file(call: Call) -> Response:
     """Send one attachment of a session."""
     found = await read_attachment(call)
@@ -24,14 +26,3 @@ async def file(call: Call) -> Response:
         found.headers["cache-control"] = "private, max-age=3600"
     found.headers["content-security-policy"] = _SAFE
     return found
-
-
-ROUTES: Final = (
-    Route(
-        method="GET",
-        path="/sessions/{session_id}/files/{digest}",
-        scope=Scope.READ,
-        handler=file,
-        answer=bytes,
-    ),
-)

@@ -10,8 +10,6 @@ from urllib.parse import parse_qs
 from standfast.server.calls import Call
 from standfast.server.problems import malformed
 
-FORM = "application/x-www-form-urlencoded"
-
 
 def read_form(call: Call) -> Mapping[str, list[str]]:
     """Return the submitted form fields, each with its values."""

@@ -12,7 +12,7 @@ from standfast.model.approval import Approval
 from standfast.model.grant import Grant
 from standfast.runtime.http_values import GiveGrant
 from standfast.server.approvals import give_grant, revoke_grant
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.problems import malformed
 from standfast.workbench.approvals_html import tabs
@@ -21,7 +21,10 @@ from standfast.workbench.parts import empty, live_part, state_badge, when
 from standfast.workbench.shell import page, respond
 from standfast.workbench.words import count, moment
 
+ROUTES: Final = Routes()
 
+
+@ROUTES.add("GET", "/grants", Scope.READ)
 async def grants_page(call: Call) -> Response:
     """List the grants: the calls that people have approved in advance."""
     now_ms, decides = call.runtime.now_ms(), call.credential.allows(Scope.APPROVE)
@@ -82,6 +85,7 @@ def _grant_html(grant: Grant, now_ms: int, decides: bool) -> h.Element:
     ]
 
 
+@ROUTES.add("POST", "/grants/{grant_id}/revoke", Scope.APPROVE)
 async def revoke(call: Call) -> Response:
     """Revoke a grant, then show its new state."""
     revoked = await revoke_grant(call)
@@ -104,9 +108,3 @@ async def give_from_form(call: Call, approval: Approval, form: Mapping[str, list
     )
     call.body = asked  # the API's handler expects a decoded body
     return await give_grant(call)
-
-
-ROUTES: Final = (
-    Route(method="GET", path="/grants", scope=Scope.READ, handler=grants_page, answer=str),
-    Route(method="POST", path="/grants/{grant_id}/revoke", scope=Scope.APPROVE, handler=revoke, answer=str),
-)

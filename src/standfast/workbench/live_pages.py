@@ -29,7 +29,7 @@ from standfast.model.events import (
 )
 from standfast.runtime.http_values import SessionEvent
 from standfast.runtime.sessions.observation import Cursor, Observed
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.sessions import stream
 from standfast.server.streams import EventStream
@@ -52,6 +52,7 @@ _LOOK_S: Final = 2.0
 _PAUSE_S: Final = 0.2
 _BRIEF: Final = (TextStreamed, ReasoningStreamed, ToolReported)
 T = TypeVar("T")
+ROUTES: Final = Routes()
 
 
 class Batches(Generic[T]):
@@ -111,6 +112,7 @@ class LiveQuery(msgspec.Struct, frozen=True, kw_only=True):
     catalog: bool = False
 
 
+@ROUTES.add("GET", "/live", Scope.READ, query=LiveQuery)
 async def live(call: Call) -> EventStream:
     """Notify a page that its parts have changed, and send the number of pending requests."""
     asked: LiveQuery = call.query
@@ -153,6 +155,7 @@ class StreamQuery(msgspec.Struct, frozen=True, kw_only=True):
     depth: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
 
 
+@ROUTES.add("GET", "/sessions/{session_id}/stream", Scope.READ, query=StreamQuery)
 async def session_stream(call: Call) -> EventStream:
     """Stream a session's changes as fragments of its page."""
     given = call.headers.get("last-event-id", "")
@@ -247,16 +250,3 @@ def _signature(now: SessionNow) -> object:
     )
     decided = [(one.approval_id, one.state) for one in now.approvals]
     return now.state, now.head.depth, now.head.leaf, current, decided, [one.input_id for one in now.inputs]
-
-
-ROUTES: Final = (
-    Route(method="GET", path="/live", scope=Scope.READ, handler=live, query=LiveQuery, streams=True),
-    Route(
-        method="GET",
-        path="/sessions/{session_id}/stream",
-        scope=Scope.READ,
-        handler=session_stream,
-        query=StreamQuery,
-        streams=True,
-    ),
-)

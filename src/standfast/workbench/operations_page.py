@@ -13,20 +13,22 @@ from standfast.model.task import TaskRecord
 from standfast.model.trigger import Trigger
 from standfast.runtime.http_values import Prune
 from standfast.runtime.operations import OperationsView
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.operations import prune as prune_store
 from standfast.server.problems import malformed
 from standfast.server.tenants import owns_id
-from standfast.workbench.forms import FORM, field, read_form
+from standfast.workbench.forms import field, read_form
 from standfast.workbench.parts import data_table, due, state_badge, when
 from standfast.workbench.shell import page, respond
 from standfast.workbench.words import count, size
 
 _MOST: Final = 100
 _AGES: Final = {"30": "30 days", "90": "90 days", "365": "a year"}
+ROUTES: Final = Routes()
 
 
+@ROUTES.add("GET", "/operations", Scope.READ)
 async def operations_page(call: Call) -> Response:
     """Show the turns, tasks and triggers of the sessions that the credential may see.
 
@@ -215,6 +217,7 @@ def _prune_form() -> h.Element:
     ]
 
 
+@ROUTES.add("POST", "/operations/prune", Scope.ADMIN, body=bytes, operator_only=True)
 async def prune(call: Call) -> Response:
     """Delete old sessions and records, and show how many were deleted."""
     form = read_form(call)
@@ -227,18 +230,3 @@ async def prune(call: Call) -> Response:
         f"Deleted {count(done.sessions, 'session')}, {count(done.segments, 'segment')} and "
         f"{count(done.records, 'record')}; {size(done.bytes_freed)} freed."
     )
-
-
-ROUTES: Final = (
-    Route(method="GET", path="/operations", scope=Scope.READ, handler=operations_page, answer=str),
-    Route(
-        method="POST",
-        path="/operations/prune",
-        scope=Scope.ADMIN,
-        handler=prune,
-        body=bytes,
-        form=FORM,
-        answer=str,
-        operator_only=True,
-    ),
-)

@@ -14,7 +14,7 @@ from standfast.model.limits import Usage
 from standfast.model.prompt_record import ModelPrompt
 from standfast.model.session import node_id, split_node_id
 from standfast.runtime.agent_runtime import Runtime
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.workbench.parts import diff, empty, error_text, live_part, value_block
 from standfast.workbench.prompts import (
@@ -30,6 +30,7 @@ from standfast.workbench.words import cost, count, moment, tokens
 
 _PATH: Final = "/sessions/{session_id}/turns/{turn_id}"
 _MOST_MESSAGES: Final = 60
+ROUTES: Final = Routes()
 
 
 class PromptQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +41,7 @@ class PromptQuery(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
 
 
+@ROUTES.add("GET", f"{_PATH}/prompt", Scope.READ, query=PromptQuery)
 async def prompt_page(call: Call) -> Response:
     """Show one model call of a turn."""
     asked: PromptQuery = call.query
@@ -219,6 +221,7 @@ def _changes(prompt: ModelPrompt, before: ModelPrompt | None) -> h.Node:
     return shown or empty("No changes", "The model received the same prompt as in the previous call.")
 
 
+@ROUTES.add("GET", f"{_PATH}/prompt.json", Scope.READ, query=PromptQuery)
 async def prompt_json(call: Call) -> Response:
     """Send what the model received, as a JSON download."""
     asked: PromptQuery = call.query
@@ -231,23 +234,3 @@ async def prompt_json(call: Call) -> Response:
         "x-content-type-options": "nosniff",
     }
     return Response(body, 200, headers, "application/json")
-
-
-ROUTES: Final = (
-    Route(
-        method="GET",
-        path=f"{_PATH}/prompt",
-        scope=Scope.READ,
-        handler=prompt_page,
-        query=PromptQuery,
-        answer=str,
-    ),
-    Route(
-        method="GET",
-        path=f"{_PATH}/prompt.json",
-        scope=Scope.READ,
-        handler=prompt_json,
-        query=PromptQuery,
-        answer=str,
-    ),
-)

@@ -25,7 +25,7 @@ from standfast.runtime.http_values import (
     OpenSession,
     TurnContent,
 )
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.problems import malformed
 from standfast.server.sessions import cancel_session, create_session, fork_session
@@ -39,7 +39,7 @@ from standfast.workbench.conversation_html import (
     turn_html,
     views_of_turn,
 )
-from standfast.workbench.forms import FORM, field, read_form
+from standfast.workbench.forms import field, read_form
 from standfast.workbench.live_turn import LiveTurn, current_items
 from standfast.workbench.parts import data_table, due, empty, error_text, exactly, state_badge, when
 from standfast.workbench.session_reader import SessionNow, SessionWindow, read_now, read_window
@@ -48,6 +48,8 @@ from standfast.workbench.words import cost, count, one_line, tokens
 
 _LANGUAGES: Final = {"python": "Python", "typescript": "TypeScript"}
 _VIEWS: Final = (("", "Conversation"), ("branches", "Branches"), ("plugins", "Plugins"))
+_PATH: Final = "/sessions/{session_id}"
+ROUTES: Final = Routes()
 
 
 class WindowQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,7 @@ class WindowQuery(msgspec.Struct, frozen=True, kw_only=True):
     depth: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
 
 
+@ROUTES.add("GET", _PATH, Scope.READ, query=WindowQuery)
 async def session_page(call: Call) -> Response:
     """Show a session; with `before`, only an earlier window of its history."""
     asked: WindowQuery = call.query
@@ -335,6 +338,7 @@ class MessageQuery(msgspec.Struct, frozen=True, kw_only=True):
     node: Annotated[str, msgspec.Meta(max_length=120)]
 
 
+@ROUTES.add("GET", f"{_PATH}/message", Scope.READ, query=MessageQuery)
 async def message(call: Call) -> Response:
     """Show the whole text of a message that the conversation shows cut."""
     asked: MessageQuery = call.query
@@ -356,6 +360,7 @@ async def message(call: Call) -> Response:
             raise NodeNotFound(asked.node)
 
 
+@ROUTES.add("GET", f"{_PATH}/variables", Scope.READ)
 async def variables(call: Call) -> Response:
     """Show the stored variables of a session's code."""
     found = await (await call.session()).variables()
@@ -368,6 +373,7 @@ async def variables(call: Call) -> Response:
 # Actions
 
 
+@ROUTES.add("POST", f"{_PATH}/say", Scope.RUN, body=bytes)
 async def say(call: Call) -> Response:
     """Send a message: as a new turn, into the running turn, or queued for its own turn."""
     form = read_form(call)
@@ -386,6 +392,7 @@ async def say(call: Call) -> Response:
     return await _queue_shown(call)
 
 
+@ROUTES.add("POST", f"{_PATH}/run", Scope.RUN, body=bytes)
 async def run(call: Call) -> Response:
     """Run code in a session without a model until it ends or waits."""
     head, text = await call.head(), field(read_form(call), "code")
@@ -404,12 +411,14 @@ async def run(call: Call) -> Response:
     return Response(None, 204)
 
 
+@ROUTES.add("POST", f"{_PATH}/cancel", Scope.RUN)
 async def cancel(call: Call) -> Response:
     """Cancel the unfinished turn."""
     await cancel_session(call)
     return Response(None, 204)
 
 
+@ROUTES.add("POST", f"{_PATH}/withdraw", Scope.RUN, body=bytes)
 async def withdraw(call: Call) -> Response:
     """Withdraw an input that no turn has claimed."""
     session, wanted = await call.session(), field(read_form(call), "input")
@@ -425,6 +434,7 @@ async def _queue_shown(call: Call) -> Response:
     return respond(h.hx_partial(hx_target="#queue", hx_swap="outerMorph")[queue_html(now)])
 
 
+@ROUTES.add("POST", f"{_PATH}/fork", Scope.RUN, body=bytes)
 async def fork(call: Call) -> Response:
     """Fork the session at a node and redirect to the fork."""
     form, head = read_form(call), await call.head()
@@ -433,6 +443,7 @@ async def fork(call: Call) -> Response:
     return redirect(f"/sessions/{(await fork_session(call)).session_id}")
 
 
+@ROUTES.add("POST", "/sessions", Scope.RUN, body=bytes)
 async def begin(call: Call) -> Response:
     """Create a session, start its first turn if there is a message, and redirect to it."""
     form = read_form(call)
@@ -444,39 +455,3 @@ async def begin(call: Call) -> Response:
         session = await call.runtime.session(head.session_id, agent=call.server.agents[agent])
         await start_turn(call, session, text)
     return redirect(f"/sessions/{head.session_id}")
-
-
-_PATH: Final = "/sessions/{session_id}"
-
-ROUTES: Final = (
-    Route(method="GET", path=_PATH, scope=Scope.READ, handler=session_page, query=WindowQuery, answer=str),
-    Route(
-        method="GET",
-        path=f"{_PATH}/message",
-        scope=Scope.READ,
-        handler=message,
-        query=MessageQuery,
-        answer=str,
-    ),
-    Route(method="GET", path=f"{_PATH}/variables", scope=Scope.READ, handler=variables, answer=str),
-    Route(method="POST", path="/sessions", scope=Scope.RUN, handler=begin, body=bytes, form=FORM, status=204),
-    Route(
-        method="POST", path=f"{_PATH}/say", scope=Scope.RUN, handler=say, body=bytes, form=FORM, status=204
-    ),
-    Route(
-        method="POST", path=f"{_PATH}/run", scope=Scope.RUN, handler=run, body=bytes, form=FORM, status=204
-    ),
-    Route(method="POST", path=f"{_PATH}/cancel", scope=Scope.RUN, handler=cancel, status=204),
-    Route(
-        method="POST",
-        path=f"{_PATH}/withdraw",
-        scope=Scope.RUN,
-        handler=withdraw,
-        body=bytes,
-        form=FORM,
-        status=204,
-    ),
-    Route(
-        method="POST", path=f"{_PATH}/fork", scope=Scope.RUN, handler=fork, body=bytes, form=FORM, status=204
-    ),
-)

@@ -19,7 +19,7 @@ from standfast.model.outcome import Waiting
 from standfast.model.session import Node, SessionHead, TurnRecord
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.sessions.observation import blocked_in
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.workbench.conversation import is_cell
 from standfast.workbench.markdown import plain_text
@@ -32,6 +32,7 @@ _PAGE: Final = 40
 _LAST_NODES: Final = 6
 _AGES: Final = {"1h": 3_600_000, "1d": 86_400_000, "7d": 7 * 86_400_000}
 _COSTS: Final = {"0.01": "$0.01", "0.1": "$0.10", "1": "$1", "10": "$10"}
+ROUTES: Final = Routes()
 
 
 class SessionsQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +60,7 @@ class SessionListRow:
     parent: str
 
 
+@ROUTES.add("GET", "/", Scope.READ, query=SessionsQuery)
 async def sessions_page(call: Call) -> Response:
     """List sessions, the most recently used first."""
     asked: SessionsQuery = call.query
@@ -297,8 +299,3 @@ def _new_session(call: Call) -> h.Node:
             ],
         ],
     ]
-
-
-ROUTES: Final = (
-    Route(method="GET", path="/", scope=Scope.READ, handler=sessions_page, query=SessionsQuery, answer=str),
-)

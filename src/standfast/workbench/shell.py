@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from standfast import __version__
 from standfast.errors import Code, RequestRefused, StandfastError
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.problems import INVALID_CREDENTIAL, NO_CREDENTIAL
 from standfast.workbench.inbox import count_pending
@@ -38,6 +38,7 @@ _HTMX: Final = {
     "prefix": "",
     "morphIgnore": ["data-htmx-powered", "open"],
 }
+ROUTES: Final = Routes()
 
 
 class NavigationEntry(NamedTuple):
@@ -266,6 +267,7 @@ def static_text(name: str) -> str:
     return "" if found is None else found[0].decode()
 
 
+@ROUTES.add("GET", "/static/{name}", Scope.PUBLIC, query=StaticQuery)
 async def static_file(call: Call) -> Response:
     """Send a style sheet, a script or an icon."""
     name = call.path["name"]
@@ -276,6 +278,7 @@ async def static_file(call: Call) -> Response:
     return Response(found[0], 200, {"cache-control": "public, max-age=31536000, immutable"}, kind)
 
 
+@ROUTES.add("POST", "/leave", Scope.READ)
 async def leave(call: Call) -> Response:
     """Sign out."""
     from standfast.server.signin import sign_out
@@ -283,16 +286,3 @@ async def leave(call: Call) -> Response:
     left = await sign_out(call)
     left.headers["hx-redirect"] = "/signin"
     return left
-
-
-ROUTES: Final = (
-    Route(
-        method="GET",
-        path="/static/{name}",
-        scope=Scope.PUBLIC,
-        handler=static_file,
-        query=StaticQuery,
-        answer=str,
-    ),
-    Route(method="POST", path="/leave", scope=Scope.READ, handler=leave, status=204),
-)

@@ -21,18 +21,21 @@ from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.http_values import OpenSession
 from standfast.runtime.sessions.session_plugins import HookInfo, PluginInfo
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.sessions import create_session
 from standfast.server.turns import start_turn
-from standfast.workbench.forms import FORM, field, json_object, read_form
+from standfast.workbench.forms import field, json_object, read_form
 from standfast.workbench.parts import NONE, data_table, empty, error_text, live_part, state_badge
 from standfast.workbench.session_page import session_header, session_tabs
 from standfast.workbench.session_reader import read_now
 from standfast.workbench.shell import page, redirect
 from standfast.workbench.words import count, duration, pretty
 
+ROUTES: Final = Routes()
 
+
+@ROUTES.add("GET", "/tools", Scope.READ)
 async def tools_page(call: Call) -> Response:
     """Show each agent with its tools."""
     agents = list(call.server.agents.values())
@@ -150,6 +153,7 @@ def _example(schema: Any) -> Any:
     return empty_values.get(str(schema.get("type")), "")
 
 
+@ROUTES.add("POST", "/tools/try", Scope.RUN, body=bytes)
 async def try_tool(call: Call) -> Response:
     """Call a tool in a new session, as if the model had requested it, and redirect to the session."""
     form = read_form(call)
@@ -182,6 +186,7 @@ def calling_agent(
 # Plugins of a session
 
 
+@ROUTES.add("GET", "/sessions/{session_id}/plugins", Scope.READ)
 async def plugins_page(call: Call) -> Response:
     """Show a session's plugins: what each adds, and all hooks in execution order."""
     head = await call.head()
@@ -246,24 +251,3 @@ def _hooks_table(hooks: list[HookInfo]) -> h.Node:
     return h.section(".stack")[
         h.h2["Hooks, in execution order"], data_table("Hooks", ("Hook", "Plugins", "If one fails"), rows)
     ]
-
-
-ROUTES: Final = (
-    Route(method="GET", path="/tools", scope=Scope.READ, handler=tools_page, answer=str),
-    Route(
-        method="POST",
-        path="/tools/try",
-        scope=Scope.RUN,
-        handler=try_tool,
-        body=bytes,
-        form=FORM,
-        status=204,
-    ),
-    Route(
-        method="GET",
-        path="/sessions/{session_id}/plugins",
-        scope=Scope.READ,
-        handler=plugins_page,
-        answer=str,
-    ),
-)

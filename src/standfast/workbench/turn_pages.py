@@ -14,13 +14,13 @@ from starlette.responses import Response
 from standfast.model.journal import EditedCall, JournalEdit, JournalStep
 from standfast.model.session import SessionId
 from standfast.runtime.http_values import Fork
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.problems import malformed
 from standfast.server.sessions import fork_session
 from standfast.workbench.conversation import items_of
 from standfast.workbench.conversation_html import Options, item_html, views_of_turn
-from standfast.workbench.forms import FORM, field, read_form
+from standfast.workbench.forms import field, read_form
 from standfast.workbench.parts import empty, live_part, value_block, when
 from standfast.workbench.session_page import session_header, session_tabs
 from standfast.workbench.session_reader import read_now
@@ -30,6 +30,7 @@ from standfast.workbench.words import count, duration, moment, pretty, tokens
 
 _MOST_CHARS: Final = 20_000
 _PATH: Final = "/sessions/{session_id}/turns/{turn_id}"
+ROUTES: Final = Routes()
 
 
 class WaterfallQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +39,7 @@ class WaterfallQuery(msgspec.Struct, frozen=True, kw_only=True):
     failures: bool = False
 
 
+@ROUTES.add("GET", f"{_PATH}/waterfall", Scope.READ, query=WaterfallQuery)
 async def waterfall_page(call: Call) -> Response:
     """Show the spans of a turn over time."""
     asked: WaterfallQuery = call.query
@@ -107,6 +109,7 @@ class StepQuery(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
 
 
+@ROUTES.add("GET", f"{_PATH}/journal", Scope.READ, query=StepQuery)
 async def journal_page(call: Call) -> Response:
     """Step through a turn's journal: the machine's state and decisions after each input."""
     asked: StepQuery = call.query
@@ -244,6 +247,7 @@ def _fork_form(session_id: str, turn_id: str, step: JournalStep) -> h.Element:
     ]
 
 
+@ROUTES.add("POST", f"{_PATH}/continue", Scope.RUN, body=bytes)
 async def continue_from(call: Call) -> Response:
     """Fork a session in the middle of a turn, optionally with a different outcome, and redirect to it."""
     form, head = read_form(call), await call.head()
@@ -279,32 +283,3 @@ def _json(text: str, what: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise malformed(f"{what} is not JSON: {error}") from None
-
-
-ROUTES: Final = (
-    Route(
-        method="GET",
-        path=f"{_PATH}/waterfall",
-        scope=Scope.READ,
-        handler=waterfall_page,
-        query=WaterfallQuery,
-        answer=str,
-    ),
-    Route(
-        method="GET",
-        path=f"{_PATH}/journal",
-        scope=Scope.READ,
-        handler=journal_page,
-        query=StepQuery,
-        answer=str,
-    ),
-    Route(
-        method="POST",
-        path=f"{_PATH}/continue",
-        scope=Scope.RUN,
-        handler=continue_from,
-        body=bytes,
-        form=FORM,
-        status=204,
-    ),
-)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from standfast.model.limits import Usage
 from standfast.model.session import SessionHead
 from standfast.ports.session_store import DayUsage
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.workbench.parts import empty, live_part
 from standfast.workbench.shell import page
@@ -22,6 +22,7 @@ from standfast.workbench.words import cost, count, moment, tokens
 _AGES: Final = {"": 0, "1d": 86_400_000, "7d": 7 * 86_400_000, "30d": 30 * 86_400_000}
 _MOST: Final = 20
 _MOST_DAYS: Final = 60
+ROUTES: Final = Routes()
 
 
 class UsagePageQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +77,7 @@ def day_text(day: int) -> str:
     return moment(day * 86_400_000)[:10]
 
 
+@ROUTES.add("GET", "/usage", Scope.READ, query=UsagePageQuery)
 async def usage_page(call: Call) -> Response:
     """Show the usage and cost of sessions."""
     asked: UsagePageQuery = call.query
@@ -163,10 +165,3 @@ def _share(part: int, whole: int) -> h.Element:
         h.rect(class_="track", width="100", height="8"),
         h.rect(class_="bar", width=f"{percent:.2f}", height="8"),
     ]
-
-
-ROUTES: Final = (
-    Route(
-        method="GET", path="/usage", scope=Scope.READ, handler=usage_page, query=UsagePageQuery, answer=str
-    ),
-)

@@ -1,8 +1,8 @@
 """Protocols of other systems, each a thin encoder in its own module, over the same events.
 
-A module here has `ROUTES`, a tuple of `standfast.server.routes.Route`; `all_routes` lists the modules. Its
-handlers open sessions with `conversations.open_conversation`, start turns with `turns.start_turn`, read them
-as `turn_parts.TurnParts`, and stream with `sessions.stream`.
+A module here has `ROUTES`, a `standfast.server.calls.Routes`; `all_routes` lists the modules. Its handlers
+open sessions with `conversations.open_conversation`, start turns with `turns.start_turn`, read them as
+`turn_parts.TurnParts`, and stream with `sessions.stream`.
 """
 
 from __future__ import annotations

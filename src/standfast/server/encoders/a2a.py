@@ -48,7 +48,7 @@ from standfast.runtime.agent_session import Attachment, Session
 from standfast.runtime.http_values import Decide
 from standfast.runtime.sessions.observation import Cursor, messages_of_turn
 from standfast.server.approvals import decide_approval
-from standfast.server.calls import Call, Route, whole_numbers
+from standfast.server.calls import Call, Routes, whole_numbers
 from standfast.server.credentials import Scope
 from standfast.server.encoders.conversations import read_base64
 from standfast.server.sessions import open_session, stream
@@ -64,6 +64,8 @@ _CANCEL_S: Final = 5.0
 _INTERNAL: Final = -32603
 _YES: Final = frozenset({"approve", "approved", "yes", "y", "ok", "allow"})
 _NO: Final = frozenset({"deny", "denied", "no", "n", "reject", "refuse"})
+_CARD = "/.well-known/agent-card.json"
+ROUTES: Final = Routes()
 
 
 class A2ARequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -138,11 +140,13 @@ class _Delivered:
     decided: str = ""
 
 
+@ROUTES.add("GET", _CARD, Scope.READ, answer=dict[str, Json], publishable=True)
 async def agent_card(call: Call) -> dict[str, Json]:
     """Return the A2A card of this server's first agent."""
     return _card(call, next(iter(call.server.agents.values()), None))
 
 
+@ROUTES.add("GET", f"/a2a/{{agent}}{_CARD}", Scope.READ, answer=dict[str, Json], publishable=True)
 async def named_agent_card(call: Call) -> dict[str, Json]:
     """Return the A2A card of an agent."""
     return _card(call, call.server.agents.get(call.path["agent"]))
@@ -171,6 +175,15 @@ def _card(call: Call, agent: AgentDefinition[Any, Any] | None) -> dict[str, Json
     }
 
 
+@ROUTES.add(
+    "POST",
+    "/a2a/{agent}",
+    Scope.RUN,
+    body=A2ARequest,
+    answer=A2AResponse,
+    streams=True,
+    headers={"A2A-Version": "The version of A2A that the client speaks; 1.0 if it is not sent."},
+)
 async def a2a(call: Call) -> Any:
     """Handle an A2A request: messages, tasks, and streams of them.
 
@@ -595,35 +608,3 @@ async def _has_stopped(call: Call, session: Session[Any], turn_id: str) -> bool:
 
 def _line(asked: A2ARequest, result: Json) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode(_response(asked, result))
-
-
-_CARD = "/.well-known/agent-card.json"
-
-ROUTES = (
-    Route(
-        method="GET",
-        path=_CARD,
-        scope=Scope.READ,
-        handler=agent_card,
-        answer=dict[str, Json],
-        publishable=True,
-    ),
-    Route(
-        method="GET",
-        path=f"/a2a/{{agent}}{_CARD}",
-        scope=Scope.READ,
-        handler=named_agent_card,
-        answer=dict[str, Json],
-        publishable=True,
-    ),
-    Route(
-        method="POST",
-        path="/a2a/{agent}",
-        scope=Scope.RUN,
-        handler=a2a,
-        body=A2ARequest,
-        answer=A2AResponse,
-        streams=True,
-        headers={"A2A-Version": "The version of A2A that the client speaks; 1.0 if it is not sent."},
-    ),
-)

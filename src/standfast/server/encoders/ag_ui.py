@@ -23,7 +23,7 @@ from standfast.model.canonical import Json, canonical_json
 from standfast.model.outcome import Stopped, StopReason, Wait
 from standfast.runtime.agent_session import Attachment, Prompt, Session
 from standfast.runtime.http_values import Decide, Request, TurnView
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.encoders.conversations import (
     answer_waits,
@@ -50,6 +50,7 @@ from standfast.server.turns import start_turn
 _encode: Final = msgspec.json.Encoder().encode
 _KEY: Final = "standfast"
 ForeignId = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+ROUTES: Final = Routes()
 
 
 class AgUiMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +97,7 @@ class AgentQuery(msgspec.Struct, frozen=True, kw_only=True):
     agent: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
 
 
+@ROUTES.add("POST", "/ag-ui", Scope.RUN, body=AgUiRun, query=AgentQuery, streams=True)
 async def run_ag_ui(call: Call) -> EventStream:
     """Run an agent and stream AG-UI events."""
     asked: AgUiRun = call.body
@@ -360,16 +362,3 @@ def _usage(view: TurnView) -> dict[str, int]:
 
 def _iso(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
-
-
-ROUTES = (
-    Route(
-        method="POST",
-        path="/ag-ui",
-        scope=Scope.RUN,
-        handler=run_ag_ui,
-        body=AgUiRun,
-        query=AgentQuery,
-        streams=True,
-    ),
-)

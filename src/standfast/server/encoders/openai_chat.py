@@ -23,7 +23,7 @@ from standfast.errors import InvalidArgument, RequestRefused, TurnCode
 from standfast.model.canonical import Json
 from standfast.runtime.http_values import Decide, Request
 from standfast.runtime.sessions.observation import Cursor
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.encoders.client_functions import (
     ClientFunction,
@@ -68,6 +68,7 @@ from standfast.server.sessions import stream
 from standfast.server.turns import start_turn
 
 _FINISH: Final = {"length": "length", "content_filter": "content_filter", "refusal": "content_filter"}
+ROUTES: Final = Routes()
 
 
 class ChatToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +149,15 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
 
 
+@ROUTES.add(
+    "POST",
+    "/openai/v1/chat/completions",
+    Scope.RUN,
+    body=CreateCompletion,
+    answer=ChatCompletion,
+    streams=True,
+    headers={"Idempotency-Key": "The same key and message name the same completion."},
+)
 async def create_chat_completion(call: Call) -> Any:
     """Create a chat completion, or stream it in chunks with `stream`."""
     asked: CreateCompletion = call.body
@@ -353,17 +363,3 @@ class _CompletionEncoder:
 
 def _error(failure: RequestRefused) -> dict[str, Any]:
     return {"error": msgspec.to_builtins(openai_error(failure))}
-
-
-ROUTES = (
-    Route(
-        method="POST",
-        path="/openai/v1/chat/completions",
-        scope=Scope.RUN,
-        handler=create_chat_completion,
-        body=CreateCompletion,
-        answer=ChatCompletion,
-        streams=True,
-        headers={"Idempotency-Key": "The same key and message name the same completion."},
-    ),
-)

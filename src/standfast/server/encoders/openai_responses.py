@@ -25,7 +25,7 @@ from standfast.model.session import TurnRecord
 from standfast.runtime.agent_session import Session
 from standfast.runtime.http_values import Decide, Request
 from standfast.runtime.sessions.observation import Cursor
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.encoders.client_functions import (
     TOKEN_PREFIX,
@@ -70,6 +70,8 @@ from standfast.server.tenants import new_session_id, owner_of
 from standfast.server.turns import start_turn
 
 _PREFIX: Final = "resp_"
+_ROOT: Final = "/openai/v1"
+ROUTES: Final = Routes()
 
 
 class ResponseItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,17 +174,28 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["conversation"] = "conversation"
 
 
+@ROUTES.add("GET", f"{_ROOT}/models", Scope.READ, answer=ModelList)
 async def list_models(call: Call) -> ModelList:
     """List the agents of this server as models."""
     return ModelList(data=[ModelCard(id=name) for name in call.server.agents])
 
 
+@ROUTES.add("POST", f"{_ROOT}/conversations", Scope.RUN, body=NewConversation, answer=Conversation)
 async def create_conversation(call: Call) -> Conversation:
     """Return a new conversation id. Clients may also choose their own ids."""
     now, asked = call.runtime.now_ms() // 1000, call.body
     return Conversation(id=f"conv_{secrets.token_hex(12)}", created_at=now, metadata=asked.metadata or {})
 
 
+@ROUTES.add(
+    "POST",
+    f"{_ROOT}/responses",
+    Scope.RUN,
+    body=CreateResponse,
+    answer=dict[str, Json],
+    streams=True,
+    headers={"Idempotency-Key": "The same key and input name the same response."},
+)
 async def create_response(call: Call) -> Any:
     """Create a response, or stream its events with `stream`."""
     asked: CreateResponse = call.body
@@ -213,6 +226,7 @@ async def create_response(call: Call) -> Any:
     return await _whole(encoder, parts, after)
 
 
+@ROUTES.add("GET", f"{_ROOT}/responses/{{response_id}}", Scope.READ, answer=dict[str, Json])
 async def read_response(call: Call) -> dict[str, Json]:
     """Retrieve a response: its whole turn so far."""
     record, session = await _turn_of(call, call.path["response_id"])
@@ -222,6 +236,7 @@ async def read_response(call: Call) -> dict[str, Json]:
     return await _whole(encoder, parts, None) if record.summary is not None else encoder.response
 
 
+@ROUTES.add("POST", f"{_ROOT}/responses/{{response_id}}/cancel", Scope.RUN, answer=dict[str, Json])
 async def cancel_response(call: Call) -> dict[str, Json]:
     """Cancel a response that is in progress."""
     record, _ = await _turn_of(call, call.path["response_id"])
@@ -531,42 +546,3 @@ def _response(asked: CreateResponse, response_id: str, created_at: int) -> dict[
         "safety_identifier": None,
         "prompt_cache_key": None,
     }
-
-
-_ROOT: Final = "/openai/v1"
-
-ROUTES = (
-    Route(method="GET", path=f"{_ROOT}/models", scope=Scope.READ, handler=list_models, answer=ModelList),
-    Route(
-        method="POST",
-        path=f"{_ROOT}/conversations",
-        scope=Scope.RUN,
-        handler=create_conversation,
-        body=NewConversation,
-        answer=Conversation,
-    ),
-    Route(
-        method="POST",
-        path=f"{_ROOT}/responses",
-        scope=Scope.RUN,
-        handler=create_response,
-        body=CreateResponse,
-        answer=dict[str, Json],
-        streams=True,
-        headers={"Idempotency-Key": "The same key and input name the same response."},
-    ),
-    Route(
-        method="GET",
-        path=f"{_ROOT}/responses/{{response_id}}",
-        scope=Scope.READ,
-        handler=read_response,
-        answer=dict[str, Json],
-    ),
-    Route(
-        method="POST",
-        path=f"{_ROOT}/responses/{{response_id}}/cancel",
-        scope=Scope.RUN,
-        handler=cancel_response,
-        answer=dict[str, Json],
-    ),
-)

@@ -24,7 +24,7 @@ from standfast.model.outcome import Stopped, StopReason
 from standfast.runtime.agent_session import Attachment
 from standfast.runtime.http_values import Decide, Request
 from standfast.runtime.sessions.observation import Cursor
-from standfast.server.calls import Call, Route
+from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.encoders.ag_ui import AgentQuery, ForeignId
 from standfast.server.encoders.conversations import (
@@ -52,6 +52,7 @@ from standfast.server.turns import start_turn
 
 _encode: Final = msgspec.json.Encoder().encode
 _HEADERS: Final = [(b"x-vercel-ai-ui-message-stream", b"v1")]
+ROUTES: Final = Routes()
 
 
 class UiMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +72,7 @@ class UiChat(Request, frozen=True, kw_only=True, rename="camel"):
     message_id: str | None = None
 
 
+@ROUTES.add("POST", "/vercel/chat", Scope.RUN, body=UiChat, query=AgentQuery, streams=True)
 async def send_ui_message(call: Call) -> EventStream:
     """Send a chat's last message, or the decisions in it, and stream the answer."""
     asked: UiChat = call.body
@@ -90,6 +92,9 @@ async def send_ui_message(call: Call) -> EventStream:
     return _stream(call, TurnParts(call, session, turn.turn_id), after)
 
 
+@ROUTES.add(
+    "GET", "/vercel/chat/{chat_id}/stream", Scope.READ, query=AgentQuery, streams=True, other_statuses=(204,)
+)
 async def resume_ui_stream(call: Call) -> EventStream | Response:
     """Stream a chat's last turn again from its beginning; 204 if there is none."""
     try:
@@ -235,25 +240,3 @@ def _end(part: TurnShown) -> Iterator[dict[str, Any]]:
     if view.status == "finished":
         about["output"] = view.output
     yield {"type": "finish", "finishReason": reason, "messageMetadata": {"standfast": about}}
-
-
-ROUTES = (
-    Route(
-        method="POST",
-        path="/vercel/chat",
-        scope=Scope.RUN,
-        handler=send_ui_message,
-        body=UiChat,
-        query=AgentQuery,
-        streams=True,
-    ),
-    Route(
-        method="GET",
-        path="/vercel/chat/{chat_id}/stream",
-        scope=Scope.READ,
-        handler=resume_ui_stream,
-        query=AgentQuery,
-        streams=True,
-        other_statuses=(204,),
-    ),
-)
