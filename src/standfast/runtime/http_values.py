@@ -18,10 +18,10 @@ from standfast.model.message import Message
 from standfast.model.outcome import Ended, Finished, FrameSwitched, Stopped, Wait, Waiting
 from standfast.model.session import (
     SESSION_ID_PATTERN,
+    HoldsSessionIds,
     SessionIdField,
     TurnRecord,
     TurnState,
-    check_session_id,
 )
 from standfast.model.trace_record import TraceRecord
 from standfast.model.trigger import Schedule
@@ -35,7 +35,7 @@ Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Status = Literal["running", "finished", "frame_switched", "waiting", "stopped"]
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Request(HoldsSessionIds, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request body. Unknown fields are refused."""
 
 
@@ -54,9 +54,6 @@ class OpenSession(Request, frozen=True, kw_only=True):
     session_id: SessionIdField
     agent: Annotated[str, msgspec.Meta(pattern=SESSION_ID_PATTERN)]
     metadata: dict[str, Json] = msgspec.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
 
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,9 +83,6 @@ class Fork(Request, frozen=True, kw_only=True):
     at: str | None = None
     input: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     edit: JournalEdit | None = None
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
 
 class Rewind(Request, frozen=True, kw_only=True):
@@ -156,7 +150,7 @@ class TurnQuery(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: Annotated[int, msgspec.Meta(ge=0, le=60)] = 0
 
 
-class TurnView(msgspec.Struct, frozen=True, kw_only=True, tag="turn"):
+class TurnView(HoldsSessionIds, frozen=True, kw_only=True, tag="turn"):
     """A turn: `output` is its answer if it has finished, `waits` lists its waits, `error` is why it stopped.
 
     `messages` are those of this turn, including the user's own; a running turn has none yet.
@@ -173,9 +167,6 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True, tag="turn"):
     usage: Usage = Usage()
     calls: tuple[ExternalCallRecord, ...] = ()
     messages: tuple[Message, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
 
 def view_result(result: TurnResult[Any]) -> TurnView:
@@ -227,15 +218,11 @@ def _view(
     )
 
 
-class ApprovalQuery(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalQuery(HoldsSessionIds, frozen=True, kw_only=True):
     """Filters of approvals: only those that can still be decided; only those of one session."""
 
     pending: bool = False
     session_id: SessionIdField | None = None
-
-    def __post_init__(self) -> None:
-        if self.session_id is not None:
-            check_session_id(self.session_id)
 
 
 class Decide(Request, frozen=True, kw_only=True):
@@ -249,15 +236,11 @@ class Decide(Request, frozen=True, kw_only=True):
     reason: Reason | None = None
 
 
-class GrantQuery(msgspec.Struct, frozen=True, kw_only=True):
+class GrantQuery(HoldsSessionIds, frozen=True, kw_only=True):
     """Filters of grants: only those that are in force; only those that cover one session."""
 
     in_force: bool = False
     session_id: SessionIdField | None = None
-
-    def __post_init__(self) -> None:
-        if self.session_id is not None:
-            check_session_id(self.session_id)
 
 
 class GiveGrant(Request, frozen=True, kw_only=True):
@@ -272,10 +255,6 @@ class GiveGrant(Request, frozen=True, kw_only=True):
     session_id: SessionIdField | None = None
     agent: str | None = None
     reason: Reason | None = None
-
-    def __post_init__(self) -> None:
-        if self.session_id is not None:
-            check_session_id(self.session_id)
 
 
 class Complete(Request, frozen=True, kw_only=True):
@@ -296,9 +275,6 @@ class RunCode(Request, frozen=True, kw_only=True):
     timeout_ms: Positive32 | None = None
     limits: SessionLimits | None = None
 
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
-
 
 class SnapshotMade(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_id: str
@@ -310,11 +286,8 @@ class Restore(Request, frozen=True, kw_only=True):
     snapshot_id: Annotated[str, msgspec.Meta(pattern="^snap_[a-zA-Z0-9_-]{1,64}$")]
 
 
-class Restored(msgspec.Struct, frozen=True, kw_only=True):
+class Restored(HoldsSessionIds, frozen=True, kw_only=True):
     session_id: SessionIdField
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
 
 class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -344,9 +317,6 @@ class PutTrigger(Request, frozen=True, kw_only=True):
     prompt: Text = "{payload}"
     schedule: Schedule | None = None
     enabled: bool = True
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
 
 class Occur(Request, frozen=True, kw_only=True):
@@ -396,10 +366,6 @@ class Prune(Request, frozen=True, kw_only=True):
     branches: bool = False
     session_id: SessionIdField | None = None
 
-    def __post_init__(self) -> None:
-        if self.session_id is not None:
-            check_session_id(self.session_id)
-
 
 class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     """The cursor to continue after, if the header `Last-Event-ID` is not sent."""
@@ -427,15 +393,11 @@ class SignInQuery(msgspec.Struct, frozen=True, kw_only=True):
     code: Annotated[str, msgspec.Meta(max_length=200)] | None = None
 
 
-class SessionEvent(msgspec.Struct, frozen=True, kw_only=True, tag="session_event"):
+class SessionEvent(HoldsSessionIds, frozen=True, kw_only=True, tag="session_event"):
     """An event of a session, in the stream of all sessions. A `Gap` in it has no session."""
 
     session_id: SessionIdField | None
     event: Event
-
-    def __post_init__(self) -> None:
-        if self.session_id is not None:
-            check_session_id(self.session_id)
 
 
 class OpenAiError(msgspec.Struct, frozen=True, kw_only=True):
