@@ -16,7 +16,6 @@ from standfast.runtime.http_values import ApprovalQuery, Decide, GiveGrant, Gran
 from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.problems import forbidden
-from standfast.server.tenants import owner_of
 
 ROUTES: Final = Routes()
 
@@ -66,13 +65,8 @@ async def decide_approval(call: Call, approval_id: str, asked: Decide) -> Approv
     else:
         await call.runtime.deny(approval_id, reason=asked.reason, decided_by=by)
     decided, _ = await _find(call, approval_id)
-    call.server.audit.record(
-        "decision",
-        credential=call.credential.id,
-        tenant=call.tenant,
-        subject=approval_id,
-        detail=f"{decided.state} {decided.capability} in {decided.session_id}",
-    )
+    detail = f"{decided.state} {decided.capability} in {decided.session_id}"
+    call.audit("decision", approval_id, detail)
     return decided
 
 
@@ -128,13 +122,7 @@ async def revoke_grant(call: Call) -> Grant:
 
 def _audit(call: Call, event: str, grant: Grant) -> None:
     place = f"session {grant.session_id}" if grant.agent is None else f"agent {grant.agent}"
-    call.server.audit.record(
-        event,
-        credential=call.credential.id,
-        tenant=call.tenant,
-        subject=grant.grant_id,
-        detail=f"{grant.capability} for {place}",
-    )
+    call.audit(event, grant.grant_id, f"{grant.capability} for {place}")
 
 
 async def find_approval(call: Call, approval_id: str) -> Approval:
@@ -146,6 +134,6 @@ async def _find(call: Call, approval_id: str) -> tuple[Approval, SessionHead]:
     """Return an approval and the head of its session, if the credential may see it."""
     found = await call.runtime.store.approval(approval_id)
     head = None if found is None else await call.runtime.store.head(found.session_id)
-    if found is None or head is None or owner_of(head) != call.tenant:
+    if found is None or head is None or head.tenant != call.tenant:
         raise ApprovalNotFound(approval_id)
     return found, head

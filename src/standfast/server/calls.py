@@ -19,7 +19,7 @@ from standfast.errors import (
     SessionNotFound,
     StandfastError,
 )
-from standfast.model.session import SessionHead
+from standfast.model.session import SessionHead, TurnRecord
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.agent_session import Session
@@ -31,7 +31,7 @@ from standfast.server.limits import CredentialLimiter
 from standfast.server.problems import malformed
 from standfast.server.session_feed import SessionFeed
 from standfast.server.streams import OpenStreams
-from standfast.server.tenants import owned_id, owner_of
+from standfast.server.tenants import owned_id
 
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
@@ -169,6 +169,11 @@ class Call:
         """Whether the client prefers an event stream to JSON."""
         return EVENT_STREAM in self.headers.get("accept", "")
 
+    def audit(self, kind: str, subject: str = "", detail: str = "") -> None:
+        """Write a record about the credential's action to the audit log."""
+        who = self.credential
+        self.server.audit.record(kind, credential=who.id, tenant=who.tenant, subject=subject, detail=detail)
+
     async def head(self, given: str | None = None) -> SessionHead:
         """Return the head of a session that the credential may see, by default the one in the path."""
         session_id = self.path["session_id"] if given is None else given
@@ -176,9 +181,17 @@ class Call:
         head = await store.head(owned_id(tenant, session_id))
         if head is None and tenant:
             head = await store.head(session_id)  # a session that the runtime created for the tenant
-        if head is None or owner_of(head) != tenant or is_past(head, self.runtime.now_ms()):
+        if head is None or not self._may_see(head, self.runtime.now_ms()):
             raise SessionNotFound(session_id)
         return head
+
+    async def turn(self, turn_id: str) -> tuple[TurnRecord, SessionHead] | None:
+        """Return a turn and its session's head; None if the credential's tenant has no such turn."""
+        record = await self.runtime.store.turn(turn_id)
+        head = None if record is None else await self.runtime.store.head(record.session_id)
+        if record is None or head is None or head.tenant != self.tenant:
+            return None
+        return record, head
 
     async def session(self) -> Session[Any]:
         """Return the session in the path, without its agent."""
@@ -187,7 +200,7 @@ class Call:
     async def working_session(self) -> Session[Any]:
         """Return the session in the path with its agent, ready to run turns."""
         head = self.runtime.last_head(owned_id(self.tenant, self.path["session_id"]))
-        if head is None or owner_of(head) != self.tenant or is_past(head, self.runtime.now_ms()):
+        if head is None or not self._may_see(head, self.runtime.now_ms()):
             head = await self.head()
         if head.code is not None:
             raise InvalidArgument(
@@ -221,7 +234,7 @@ class Call:
             after = heads[-1].updated_at, heads[-1].session_id
 
     def _may_see(self, head: SessionHead, now_ms: int) -> bool:
-        return owner_of(head) == self.tenant and not is_past(head, now_ms)
+        return head.tenant == self.tenant and not is_past(head, now_ms)
 
 
 def convert_query(kind: Any, pairs: list[tuple[str, str]]) -> Any:

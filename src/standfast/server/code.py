@@ -11,7 +11,7 @@ from standfast.model.run import RunRequest, RunResult
 from standfast.runtime.http_values import Restore, Restored, RunCode, SnapshotMade
 from standfast.server.calls import BINARY, Call, Routes
 from standfast.server.credentials import Scope
-from standfast.server.tenants import new_session_id, owner_of
+from standfast.server.tenants import new_session_id
 
 _OWNER: Final = "standfast.server"
 ROUTES: Final = Routes()
@@ -42,7 +42,7 @@ async def _execute(call: Call, *, validate_only: bool) -> RunResult:
     call.server.require_serving()
     session_id = new_session_id(call.tenant, asked.session_id)
     head = await call.runtime.store.head(session_id)
-    if head is not None and (owner_of(head) != call.tenant or head.code is None):
+    if head is not None and (head.tenant != call.tenant or head.code is None):
         raise SessionExists(asked.session_id)
     request = RunRequest(
         session_id=session_id,
@@ -86,7 +86,7 @@ async def restore(call: Call) -> Restored:
     await _require_snapshot(call, asked.snapshot_id)
     session_id = new_session_id(call.tenant, call.path["session_id"])
     head = await call.runtime.store.head(session_id)
-    if head is not None and (owner_of(head) != call.tenant or head.code is None):
+    if head is not None and (head.tenant != call.tenant or head.code is None):
         raise SessionExists(call.path["session_id"])
     return Restored(session_id=await box.restore(asked.snapshot_id, session=session_id))
 

@@ -22,7 +22,7 @@ from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.problems import forbidden
 from standfast.server.streams import Receive, Send
-from standfast.server.tenants import METADATA_KEY, new_session_id, owner_of, owns_id
+from standfast.server.tenants import METADATA_KEY, new_session_id, owns_id
 
 PATH: Final = "/mcp"
 ROUTES: Final = Routes()
@@ -52,7 +52,7 @@ class CredentialCaller(McpCaller):
         return new_session_id(self._call.tenant, given)
 
     def owns(self, head: SessionHead) -> bool:
-        return owner_of(head) == self._call.tenant and not is_past(head, self._call.runtime.now_ms())
+        return head.tenant == self._call.tenant and not is_past(head, self._call.runtime.now_ms())
 
     def owns_id(self, stored: str) -> bool:
         return owns_id(self._call.tenant, stored)
@@ -77,13 +77,8 @@ class CredentialCaller(McpCaller):
         return self._call.credential.identity
 
     def decided(self, approval: Approval) -> None:
-        self._call.server.audit.record(
-            "decision",
-            credential=self._call.credential.id,
-            tenant=self._call.tenant,
-            subject=approval.approval_id,
-            detail=f"decided {approval.capability} in {approval.session_id} by MCP",
-        )
+        detail = f"decided {approval.capability} in {approval.session_id} by MCP"
+        self._call.audit("decision", approval.approval_id, detail)
 
 
 class McpResponse(Response):

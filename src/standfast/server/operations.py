@@ -130,13 +130,8 @@ async def prune(call: Call) -> Pruned:
         branches=asked.branches,
         session=asked.session_id,
     )
-    call.server.audit.record(
-        "pruned",
-        credential=call.credential.id,
-        tenant=call.tenant,
-        subject=asked.session_id or "store",
-        detail=f"{pruned.sessions} sessions, {pruned.records} records, {pruned.bytes_freed} bytes",
-    )
+    freed = f"{pruned.sessions} sessions, {pruned.records} records, {pruned.bytes_freed} bytes"
+    call.audit("pruned", asked.session_id or "store", freed)
     return pruned
 
 

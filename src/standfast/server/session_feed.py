@@ -28,7 +28,6 @@ from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.http_values import SessionEvent
 from standfast.runtime.sessions.observation import nodes_after
 from standfast.runtime.turn import EventSignal
-from standfast.server.tenants import owner_of
 
 MAX_EVENTS: Final = 8_192
 _LOOK_S: Final = 1.0
@@ -89,7 +88,7 @@ class SessionFeed:
             return
         self._unwatch = self._runtime.watch(self._take)
         for head in await self._runtime.sessions():
-            self._owners[head.session_id] = owner_of(head)
+            self._owners[head.session_id] = head.tenant
             self._depths[head.session_id] = max(head.depth, self._depths.get(head.session_id, 0))
         self._looking = asyncio.get_running_loop().create_task(self._look())
 
@@ -107,7 +106,7 @@ class SessionFeed:
         """Publish an event of a session created since the feed started."""
         head = await self._runtime.store.head(session_id)
         if head is not None:
-            self._owners[session_id] = owner_of(head)
+            self._owners[session_id] = head.tenant
             self._depths.setdefault(session_id, head.depth)
             self._publish(session_id, event)
 
@@ -128,7 +127,7 @@ class SessionFeed:
                 before, self._ahead = self._ahead, {}
                 for head in await self._runtime.sessions():
                     known = self._depths.setdefault(head.session_id, 0)
-                    self._owners[head.session_id] = owner_of(head)
+                    self._owners[head.session_id] = head.tenant
                     if head.depth <= known or head.leaf is None:
                         continue
                     if before.get(head.session_id) == known:

@@ -32,7 +32,7 @@ from standfast.runtime.sessions.observation import Cursor, Observed
 from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.streams import EventStream, sse
-from standfast.server.tenants import METADATA_KEY, new_session_id, owner_of
+from standfast.server.tenants import METADATA_KEY, new_session_id
 
 _LAST_EVENT = {"Last-Event-ID": "The cursor of the last event that the client has."}
 ROUTES: Final = Routes()
@@ -71,7 +71,7 @@ async def open_session(
         raise RequestRefused(404, Code.NOT_CONFIGURED, f"there is no agent {agent_name[:80]!r}", hint=hint)
     call.server.require_serving()
     head = await call.runtime.store.head(session_id)
-    if head is not None and (owner_of(head) != call.tenant or head.code is not None):
+    if head is not None and (head.tenant != call.tenant or head.code is not None):
         raise SessionExists(session_id)
     kept = dict(metadata or (head.metadata if head is not None else {}))
     kept.pop(METADATA_KEY, None)
@@ -150,9 +150,7 @@ async def delete_session(call: Call) -> None:
         await call.server.sandbox.destroy(head.session_id)
     else:
         await call.runtime.delete(head.session_id)
-    call.server.audit.record(
-        "session_deleted", credential=call.credential.id, tenant=call.tenant, subject=head.session_id
-    )
+    call.audit("session_deleted", head.session_id)
 
 
 @ROUTES.add("POST", "/v1/sessions/{session_id}/cancel", Scope.RUN, answer=Cancelled)

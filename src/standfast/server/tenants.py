@@ -17,7 +17,7 @@ from typing import Final
 
 from standfast.errors import InvalidArgument, InvalidSessionId
 from standfast.model.canonical import digest_bytes
-from standfast.model.session import SessionHead, SessionId, session_id_from
+from standfast.model.session import SessionId, session_id_from
 
 TENANT_PATTERN: Final = "^[a-z0-9]{1,20}$"
 METADATA_KEY: Final = "tenant"
@@ -50,11 +50,6 @@ def owns_id(tenant: str, stored: str) -> bool:
     """Return whether a stored id belongs to *tenant* by its prefix; "" owns the ids without one."""
     found = _owned.fullmatch(stored)
     return (found[1] if found else "") == tenant
-
-
-def owner_of(head: SessionHead) -> str:
-    """Return the tenant of a session, "" if it has none."""
-    return head.tenant
 
 
 def new_session_id(tenant: str, given: str) -> str:

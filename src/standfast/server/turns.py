@@ -44,7 +44,6 @@ from standfast.server.credentials import Scope
 from standfast.server.problems import malformed
 from standfast.server.sessions import last_event_id, sse_of, stream
 from standfast.server.streams import EventStream, sse
-from standfast.server.tenants import owner_of
 
 _LOOK_S = 0.5
 _QUIET_S = 0.25
@@ -257,9 +256,7 @@ async def complete(call: Call) -> None:
     """Deliver the result, or the failure, of a call that waits for an external system."""
     asked: Complete = call.body
     turn_id = asked.token.removeprefix("cpl_").partition(".")[0]
-    record = await call.runtime.store.turn(turn_id)
-    head = None if record is None else await call.runtime.store.head(record.session_id)
-    if head is None or owner_of(head) != call.tenant:
+    if await call.turn(turn_id) is None:
         raise TokenNotFound(asked.token)
     if asked.error is None:
         await call.runtime.complete(asked.token, asked.value)

@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 from standfast.model.approval import Approval
 from standfast.runtime.agent_runtime import Runtime
 from standfast.server.calls import Call
-from standfast.server.tenants import owner_of
 
 _KEPT_S: Final = 0.5
 _MANY: Final = 50
@@ -43,7 +42,7 @@ class Inbox:
                 heads = await runtime.sessions()
             else:
                 heads = [head for one in unknown if (head := await runtime.store.head(one)) is not None]
-            self._owners.update({head.session_id: owner_of(head) for head in heads})
+            self._owners.update({head.session_id: head.tenant for head in heads})
             if begun_at > self._read_at:
                 self._found, self._read_at = found, begun_at
         now = runtime.now_ms()

@@ -53,7 +53,7 @@ from standfast.server.credentials import Scope
 from standfast.server.encoders.conversations import read_base64
 from standfast.server.sessions import open_session, stream
 from standfast.server.streams import EventStream
-from standfast.server.tenants import foreign_session_id, owner_of
+from standfast.server.tenants import foreign_session_id
 from standfast.server.turns import start_turn, turn_record
 
 _CONTEXT: Final = "a2a_context"
@@ -372,10 +372,10 @@ async def _find(
     call: Call, agent: AgentDefinition[Any, Any], task_id: str
 ) -> tuple[Session[Any], TurnRecord]:
     """Return the session and record of a task that the credential may see."""
-    record = await call.runtime.store.turn(task_id)
-    head = None if record is None else await call.runtime.store.head(record.session_id)
-    if record is None or head is None or owner_of(head) != call.tenant or head.agent != agent.name:
+    found = await call.turn(task_id)
+    if found is None or found[1].agent != agent.name:
         raise TurnNotFound(task_id)
+    record, head = found
     return await call.runtime.session(head.session_id, agent=agent), record
 
 

@@ -29,7 +29,6 @@ from standfast.model.capability import Capability, SideEffect, ToolCallContext
 from standfast.model.session import TurnRecord
 from standfast.runtime.agent_session import Session
 from standfast.server.calls import Call
-from standfast.server.tenants import owner_of
 from standfast.tools.context import CompleteLater, RunContext
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import StaticTools
@@ -130,10 +129,10 @@ async def turn_of_tokens(call: Call, tokens: Iterable[str]) -> tuple[TurnRecord,
     if len(set(turn_ids.values())) != 1:
         raise InvalidArgument("the outputs are for several turns", hint="complete one turn at a time")
     token, turn_id = next(iter(turn_ids.items()))
-    record = await call.runtime.store.turn(turn_id)
-    head = None if record is None else await call.runtime.store.head(record.session_id)
-    if record is None or head is None or owner_of(head) != call.tenant:
+    found = await call.turn(turn_id)
+    if found is None:
         raise TokenNotFound(token)
+    record, _ = found
     agent = call.server.agents.get(record.agent)
     return record, await call.runtime.session(record.session_id, agent=agent)
 

@@ -66,7 +66,7 @@ from standfast.server.encoders.turn_parts import (
     TurnShown,
 )
 from standfast.server.sessions import stream
-from standfast.server.tenants import new_session_id, owner_of
+from standfast.server.tenants import new_session_id
 from standfast.server.turns import start_turn
 
 _PREFIX: Final = "resp_"
@@ -317,11 +317,10 @@ async def _session_after(call: Call, response_id: str) -> Session[Any]:
 
 async def _turn_of(call: Call, response_id: str) -> tuple[TurnRecord, Session[Any]]:
     turn_id = response_id.removeprefix(_PREFIX).partition("-")[0]
-    record = await call.runtime.store.turn(turn_id)
-    head = None if record is None else await call.runtime.store.head(record.session_id)
-    if record is None or head is None or owner_of(head) != call.tenant:
+    found = await call.turn(turn_id)
+    if found is None:
         raise _no_response(response_id)
-    return record, call.runtime.session_handle(record.session_id)
+    return found[0], call.runtime.session_handle(found[0].session_id)
 
 
 def _no_response(response_id: str) -> RequestRefused:
