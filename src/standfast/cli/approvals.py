@@ -16,7 +16,6 @@ from standfast.cli.options import (
     server_option,
 )
 from standfast.cli.output import CommandOutput, console, moment, styled, this_user
-from standfast.cli.remote import ask_server_or_store, remote_client
 from standfast.cli.report import call_text, facts_table, show_table, show_waiting
 from standfast.cli.sessions import Age
 
@@ -58,16 +57,12 @@ def command() -> None:
 @click.option("--session-id", metavar="S", help="Only those of one session.")
 @server_option
 @answers
-def list_approvals(
-    invocation: Invocation, *, pending: bool, session_id: str | None, server: str | None
-) -> CommandOutput:
+def list_approvals(invocation: Invocation, *, pending: bool, session_id: str | None) -> CommandOutput:
     """List approval requests, oldest first, with their state."""
-    if server is not None:
-        with remote_client(server) as client:
-            listed = client.approvals(session=session_id, pending=pending)
-    else:
-        with make_sandbox(invocation.data_dir, SandboxGrants()) as box:
-            listed = box.approvals(session=session_id, pending=pending)
+    listed = invocation.ask(
+        lambda client: client.approvals(session=session_id, pending=pending),
+        lambda runtime: runtime.approvals(session=session_id, pending=pending),
+    )
 
     def show() -> None:
         rows = [
@@ -90,11 +85,11 @@ def list_approvals(
 @click.argument("approval_id")
 @server_option
 @answers
-def show_approval(invocation: Invocation, *, approval_id: str, server: str | None) -> CommandOutput:
+def show_approval(invocation: Invocation, *, approval_id: str) -> CommandOutput:
     """Show one approval request with all of its arguments."""
     tools: tuple[str, ...] = ()
-    if server is not None:
-        with remote_client(server) as client:
+    if invocation.server is not None:
+        with invocation.client() as client:
             approval = client.approval(approval_id)
     else:
         with make_sandbox(invocation.data_dir, SandboxGrants()) as box:
@@ -160,7 +155,6 @@ def approve(
     arguments: dict[str, Any] | None,
     reason: str | None,
     decided_by: str,
-    server: str | None,
     grants: SandboxGrants,
 ) -> CommandOutput:
     """Approve the call, resume its turn and show the result.
@@ -173,10 +167,10 @@ def approve(
     if edited is not None and arguments is not None:
         raise click.UsageError("give --args or --arguments, not both")
     chosen = edited if arguments is None else arguments
-    if server is not None:
+    if invocation.server is not None:
         if isinstance(chosen, list):
             raise click.UsageError("--server takes arguments by name: use --arguments '{...}'")
-        with remote_client(server) as client:
+        with invocation.client() as client:
             return _decided(client.approve(approval_id, arguments=chosen, reason=reason))
     args, kwargs = ([], chosen) if isinstance(chosen, dict) else (chosen, None if chosen is None else {})
     decision = Decision(approved=True, reason=reason, args=args, kwargs=kwargs, decided_by=decided_by)
@@ -196,15 +190,14 @@ def deny(
     approval_id: str,
     reason: str | None,
     decided_by: str,
-    server: str | None,
     grants: SandboxGrants,
 ) -> CommandOutput:
     """Deny the call and resume its turn: code sees a PermissionError, a model an error result."""
     from standfast.cli.decisions import decide_and_continue
     from standfast.model.approval import Decision
 
-    if server is not None:
-        with remote_client(server) as client:
+    if invocation.server is not None:
+        with invocation.client() as client:
             return _decided(client.deny(approval_id, reason=reason))
     decision = Decision(approved=False, reason=reason, decided_by=decided_by)
     return decide_and_continue(invocation, approval_id, decision, grants)
@@ -215,13 +208,9 @@ def deny(
 @click.option("--session-id", metavar="S", help="Only those that cover one session.")
 @server_option
 @answers
-def list_grants(
-    invocation: Invocation, *, in_force: bool, session_id: str | None, server: str | None
-) -> CommandOutput:
+def list_grants(invocation: Invocation, *, in_force: bool, session_id: str | None) -> CommandOutput:
     """List grants, oldest first, with the name of the person who gave each."""
-    listed = ask_server_or_store(
-        invocation,
-        server,
+    listed = invocation.ask(
         lambda client: client.grants(session=session_id, in_force=in_force),
         lambda runtime: runtime.grants(session=session_id, in_force=in_force),
     )
@@ -263,7 +252,6 @@ def grant(
     session_id: str | None,
     lasts: float,
     decided_by: str,
-    server: str | None,
     **given: str | None,
 ) -> CommandOutput:
     """Approve calls of a tool in advance, for a session or an agent and a limited time.
@@ -274,9 +262,7 @@ def grant(
     import time
 
     terms: dict[str, Any] = {"expires_at": int((time.time() + lasts) * 1000), "session": session_id, **given}
-    made = ask_server_or_store(
-        invocation,
-        server,
+    made = invocation.ask(
         lambda client: client.grant(capability, **terms),
         lambda runtime: runtime.grant(capability, given_by=decided_by, **terms),
     )
@@ -288,11 +274,9 @@ def grant(
 @decided_by_option
 @server_option
 @answers
-def revoke(invocation: Invocation, *, grant_id: str, decided_by: str, server: str | None) -> CommandOutput:
+def revoke(invocation: Invocation, *, grant_id: str, decided_by: str) -> CommandOutput:
     """Revoke a grant. Calls that it has approved already are not stopped."""
-    revoked = ask_server_or_store(
-        invocation,
-        server,
+    revoked = invocation.ask(
         lambda client: client.revoke_grant(grant_id),
         lambda runtime: runtime.revoke_grant(grant_id, revoked_by=decided_by),
     )

@@ -51,7 +51,6 @@ def command(
     *,
     words: tuple[str, ...],
     agent: str,
-    server: str | None,
     session_id: str,
     trace: str | None,
     given: AgentSettings,
@@ -68,20 +67,20 @@ def command(
     session = SessionId(session_id)
     app, prompt = _app_and_prompt(words)
     if app is not None:
-        if given.model or given.tools or given.instructions or given.protocol or server:
+        if given.model or given.tools or given.instructions or given.protocol or invocation.server:
             raise click.UsageError(
                 "APP defines the agent; leave out --server and the options that describe an agent"
             )
         given = replace(given, app=app, agent=agent)
-    elif agent and server is None:
+    elif agent and invocation.server is None:
         raise click.UsageError("--agent selects an agent of APP or of --server; give one of them")
     if prompt is None and sys.stdin.isatty():
         if invocation.as_json:
             raise click.UsageError("--json needs a PROMPT, or text on standard input")
-        if server is not None:
+        if invocation.server is not None:
             from standfast.cli.remote import chat_remotely
 
-            return chat_remotely(server, agent or "demo", session, None, as_json=False)
+            return chat_remotely(invocation, agent or "demo", session, None)
         from standfast.cli.chat_loop import talk
 
         status = talk(invocation, session, _host(invocation, session, given, trace))
@@ -93,11 +92,10 @@ def command(
             raise click.UsageError("standard input is not UTF-8 text") from None
     if not (prompt or "").strip():
         raise click.UsageError("there is no prompt: give a PROMPT, or text on standard input")
-    if server is not None:
+    if invocation.server is not None:
         from standfast.cli.remote import chat_remotely
 
-        text = str(prompt).strip()
-        return chat_remotely(server, agent or "demo", session, text, as_json=invocation.as_json)
+        return chat_remotely(invocation, agent or "demo", session, str(prompt).strip())
     return _one_turn(invocation, _host(invocation, session, given, trace), session, str(prompt).strip())
 
 

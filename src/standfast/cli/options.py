@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 from collections.abc import Awaitable, Callable
@@ -14,22 +15,25 @@ import click
 from standfast.cli.output import CommandOutput, stdout_reserved
 
 if TYPE_CHECKING:
+    from standfast.client import BlockingClient
     from standfast.runtime.agent_runtime import Runtime
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
+TOKEN_VARIABLE = "STANDFAST_TOKEN"  # noqa: S105 - the name of a variable
 _TYPESCRIPT = (".ts", ".mts", ".cts")
 _DATA_DIR = "standfast.data_dir"
 _AS_JSON = "standfast.as_json"
 
 
 class Invocation(NamedTuple):
-    """How a command was called: where its data is, and whether it outputs JSON."""
+    """How a command was called: where its data is, or which server to use, and whether it outputs JSON."""
 
     given_data_dir: Path | str | None
     as_json: bool
     program: str
+    server: str | None
 
     @property
     def data_dir(self) -> Path | str:
@@ -56,6 +60,26 @@ class Invocation(NamedTuple):
                 return await work(runtime)
 
         return asyncio.run(run())
+
+    def client(self) -> BlockingClient:
+        """Return a client of the server of `--server`, with the token in the environment."""
+        from standfast.client import BlockingClient
+        from standfast.errors import NotConfigured
+
+        token = os.environ.get(TOKEN_VARIABLE)
+        if not token:
+            raise NotConfigured(
+                f"--server needs a token in {TOKEN_VARIABLE}",
+                hint="create one with `standfast tokens create`, on the machine that has the server's data",
+            )
+        return BlockingClient(str(self.server), token=token, retry_s=5.0)
+
+    def ask(self, remote: Callable[[BlockingClient], T], local: Callable[[Runtime], Awaitable[T]]) -> T:
+        """Return the result of *remote* on the server, or without `--server` of *local* on the data."""
+        if self.server is None:
+            return self.with_runtime(local)
+        with self.client() as client:
+            return remote(client)
 
     def command(self, *words: str) -> str:
         """Return a command line, for copying, that uses the same data."""
@@ -153,6 +177,7 @@ def answers(function: Callable[..., CommandOutput]) -> Callable[..., None]:
             given_data_dir=data_dir or context.meta.get(_DATA_DIR),
             as_json=as_json or context.meta.get(_AS_JSON, False),
             program=context.find_root().info_name or "standfast",
+            server=arguments.pop("server", None),
         )
         with stdout_reserved(invocation.as_json):
             try:

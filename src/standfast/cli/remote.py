@@ -1,53 +1,20 @@
-"""Commands on a server: the client for `--server URL`, and a chat with one of the server's agents."""
+"""A chat with an agent of a server: `standfast chat --server URL`."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from standfast.cli.output import CommandOutput, error_console, show_error
-from standfast.errors import NotConfigured, StandfastError
+from standfast.errors import StandfastError
 
 if TYPE_CHECKING:
     from standfast.cli.options import Invocation
     from standfast.cli.repl_input import ChatReader
-    from standfast.client import BlockingClient, BlockingRemoteSession
+    from standfast.client import BlockingRemoteSession
     from standfast.model.approval import Approval
-    from standfast.runtime.agent_runtime import Runtime
-
-T = TypeVar("T")
-
-TOKEN_VARIABLE = "STANDFAST_TOKEN"  # noqa: S105 - the name of a variable
-
-
-def remote_client(url: str) -> BlockingClient:
-    """Return a client of the server at *url*, with the token in the environment."""
-    from standfast.client import BlockingClient
-
-    token = os.environ.get(TOKEN_VARIABLE)
-    if not token:
-        raise NotConfigured(
-            f"--server needs a token in {TOKEN_VARIABLE}",
-            hint="create one with `standfast tokens create`, on the machine that has the server's data",
-        )
-    return BlockingClient(url, token=token, retry_s=5.0)
-
-
-def ask_server_or_store(
-    invocation: Invocation,
-    server: str | None,
-    remote: Callable[[BlockingClient], T],
-    local: Callable[[Runtime], Awaitable[T]],
-) -> T:
-    """Return the result of *remote* on *server*, or without one that of *local* on the data directory."""
-    if server is None:
-        return invocation.with_runtime(local)
-    with remote_client(server) as client:
-        return remote(client)
 
 
 class RemoteChat:
@@ -110,20 +77,18 @@ class RemoteChat:
         return True
 
 
-def chat_remotely(
-    url: str, agent: str, session_id: str, prompt: str | None, *, as_json: bool
-) -> CommandOutput:
+def chat_remotely(invocation: Invocation, agent: str, session_id: str, prompt: str | None) -> CommandOutput:
     """Talk to an agent of a server: for one turn with a *prompt*, else until the user leaves."""
-    with remote_client(url) as client:
+    with invocation.client() as client:
         session = client.session(session_id, agent=agent)
-        chat = RemoteChat(session, quiet=as_json)
+        chat = RemoteChat(session, quiet=invocation.as_json)
         if prompt is None:
             from standfast.cli.repl_input import ChatReader
 
             return CommandOutput(None, lambda: None, chat.talk(ChatReader(lambda line: False)))
         document = chat.say(prompt)
     waiting = document["state"] == "waiting"
-    note = f"the turn waits: standfast approvals list --server {url}"
+    note = f"the turn waits: standfast approvals list --server {invocation.server}"
     ended_well = document.get("summary", {}).get("outcome", {}).get("type") in ("finished", "frame_switched")
 
     def show() -> None:

@@ -54,7 +54,6 @@ def command(
     grants: SandboxGrants,
     language: str,
     engine: str | None,
-    server: str | None,
     **settings: Any,
 ) -> CommandOutput:
     """Run code in a session and show its result.
@@ -67,14 +66,13 @@ def command(
     from standfast.model.run import RunResult
 
     session = options.session_or_usual(session_id, language, engine)
-    if server is not None:
+    if invocation.server is not None:
         if grants != SandboxGrants() or engine or settings.pop("snapshot"):
             raise click.UsageError(
                 "the server defines tools and engines; leave out their options with --server"
             )
-        from standfast.cli.remote import remote_client
 
-        with remote_client(server) as client:
+        with invocation.client() as client:
             given = {name: value for name, value in settings.items() if value is not None}
             result = client.run(code, session=session, language=language, **given)
         return RunReport(result, invocation, code).output()

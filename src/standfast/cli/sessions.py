@@ -20,7 +20,6 @@ from standfast.cli.options import (
     server_option,
 )
 from standfast.cli.output import CommandOutput, moment, write_private
-from standfast.cli.remote import ask_server_or_store, remote_client
 from standfast.cli.report import show_table
 
 if TYPE_CHECKING:
@@ -69,16 +68,12 @@ class Age(click.ParamType[float]):
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N sessions.")
 @server_option
 @answers
-def list_command(
-    invocation: Invocation, *, agent: str | None, limit: int | None, server: str | None
-) -> CommandOutput:
+def list_command(invocation: Invocation, *, agent: str | None, limit: int | None) -> CommandOutput:
     """List sessions, the most recently used first, with their state."""
     from standfast.cli.session_view import show_list
     from standfast.runtime.session_views import list_sessions
 
-    rows = ask_server_or_store(
-        invocation,
-        server,
+    rows = invocation.ask(
         lambda client: client.sessions(agent=agent)[:limit],
         lambda runtime: list_sessions(runtime, agent=agent, limit=limit),
     )
@@ -89,14 +84,12 @@ def list_command(
 @click.argument("session_id")
 @server_option
 @answers
-def show(invocation: Invocation, *, session_id: str, server: str | None) -> CommandOutput:
+def show(invocation: Invocation, *, session_id: str) -> CommandOutput:
     """Show a session's history with its node ids, its usage and its waits."""
     from standfast.cli.session_view import show_view
     from standfast.runtime.session_views import view_session
 
-    view = ask_server_or_store(
-        invocation,
-        server,
+    view = invocation.ask(
         lambda client: client.session_handle(session_id).view(),
         lambda runtime: view_session(runtime, session_id),
     )
@@ -115,7 +108,7 @@ def show(invocation: Invocation, *, session_id: str, server: str | None) -> Comm
 @server_option
 @answers
 def export(
-    invocation: Invocation, *, session_id: str, out: Path | None, attachments: Path | None, server: str | None
+    invocation: Invocation, *, session_id: str, out: Path | None, attachments: Path | None
 ) -> CommandOutput:
     """Print a session as one JSON document: head, nodes, turns, usage and approvals."""
     import msgspec
@@ -129,11 +122,9 @@ def export(
             await write_attachments(runtime, exported, attachments)
         return exported
 
-    if server is not None and attachments is not None:
+    if invocation.server is not None and attachments is not None:
         raise click.UsageError("--attachments is for the data directory; leave it out with --server")
-    exported = ask_server_or_store(
-        invocation, server, lambda client: client.session_handle(session_id).export(), read
-    )
+    exported = invocation.ask(lambda client: client.session_handle(session_id).export(), read)
     data = msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n"
     if out is None:
         return CommandOutput(exported, lambda: click.echo(data, nl=False))
@@ -164,7 +155,6 @@ def fork(
     at: str | None,
     number: int | None,
     edit: dict[str, Any] | None,
-    server: str | None,
 ) -> CommandOutput:
     """Create a session that shares the history, and has the variables that code had at its end.
 
@@ -190,7 +180,7 @@ def fork(
         source = client.session_handle(session_id)
         return source.fork(new_session_id, at=at, input=number, edit=edited).session_id
 
-    forked = ask_server_or_store(invocation, server, fork_there, fork_here)
+    forked = invocation.ask(fork_there, fork_here)
     return CommandOutput.line(forked, {"session_id": forked, "forked_from": session_id})
 
 
@@ -199,11 +189,9 @@ def fork(
 @click.argument("turn_id")
 @server_option
 @answers
-def journal(invocation: Invocation, *, session_id: str, turn_id: str, server: str | None) -> CommandOutput:
+def journal(invocation: Invocation, *, session_id: str, turn_id: str) -> CommandOutput:
     """Show a turn's inputs, each with what the turn decided next."""
-    steps = ask_server_or_store(
-        invocation,
-        server,
+    steps = invocation.ask(
         lambda client: client.session_handle(session_id).journal(turn_id),
         lambda runtime: runtime.session_handle(session_id).journal(turn_id),
     )
@@ -234,9 +222,7 @@ def journal(invocation: Invocation, *, session_id: str, turn_id: str, server: st
 @click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Move back by N turns.  [default: 1]")
 @server_option
 @answers
-def rewind(
-    invocation: Invocation, *, session_id: str, to: str | None, turns: int | None, server: str | None
-) -> CommandOutput:
+def rewind(invocation: Invocation, *, session_id: str, to: str | None, turns: int | None) -> CommandOutput:
     """Move a session and its variables back. `prune --branches` removes the rewound history."""
     from standfast.runtime.session_views import known_session
 
@@ -247,9 +233,7 @@ def rewind(
         await known_session(runtime, session_id)
         return await runtime.rewind(session_id, to, turns=turns or 1)
 
-    head = ask_server_or_store(
-        invocation,
-        server,
+    head = invocation.ask(
         lambda client: client.session_handle(session_id).rewind(to, turns=turns or 1),
         work,
     )
@@ -260,10 +244,10 @@ def rewind(
 @click.argument("session_id")
 @server_option
 @answers
-def cancel(invocation: Invocation, *, session_id: str, server: str | None) -> CommandOutput:
+def cancel(invocation: Invocation, *, session_id: str) -> CommandOutput:
     """Cancel a session's waiting or interrupted turn; every call of it gets a result."""
-    if server is not None:
-        with remote_client(server) as client:
+    if invocation.server is not None:
+        with invocation.client() as client:
             cancelled = client.session_handle(session_id).cancel()
         text = "the turn is cancelled" if cancelled else "the session has no unfinished turn"
         return CommandOutput.line(text, {"session_id": session_id, "cancelled": cancelled})

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from standfast.cli.options import Invocation, answers, inherited_options, server_option
 from standfast.cli.output import CommandOutput, console, moment, styled
-from standfast.cli.remote import ask_server_or_store
 from standfast.cli.report import facts_table, show_table
 
 if TYPE_CHECKING:
     from standfast.client import BlockingClient
     from standfast.model.task import TaskRecord
     from standfast.runtime.agent_runtime import Runtime
-
-T = TypeVar("T")
 
 _COLOURS = {"idle": "cyan", "completed": "green", "failed": "red"}
 _COLOURS |= dict.fromkeys(("pending", "running", "cancel_requested"), "yellow")
@@ -48,16 +45,14 @@ def command() -> None:
 @click.option("--live", is_flag=True, help="Only those that have not ended.")
 @server_option
 @answers
-def list_tasks(
-    invocation: Invocation, *, session_id: str | None, live: bool, server: str | None
-) -> CommandOutput:
+def list_tasks(invocation: Invocation, *, session_id: str | None, live: bool) -> CommandOutput:
     """List tasks, oldest first, with their state."""
 
     async def read(runtime: Runtime) -> list[TaskRecord]:
         await runtime.recover_tasks()  # fails or takes over those of dead processes
         return await runtime.store.tasks(session_id=session_id, live=live)
 
-    everyone = ask_server_or_store(invocation, server, lambda client: client.tasks(live=live), read)
+    everyone = invocation.ask(lambda client: client.tasks(live=live), read)
     found = [task for task in everyone if session_id in (None, task.session_id)]
 
     def show() -> None:
@@ -82,7 +77,7 @@ def list_tasks(
 @click.argument("task_id")
 @server_option
 @answers
-def show(invocation: Invocation, *, session_id: str, task_id: str, server: str | None) -> CommandOutput:
+def show(invocation: Invocation, *, session_id: str, task_id: str) -> CommandOutput:
     """Show a task with its input and its result."""
     from standfast.errors import TaskNotFound
 
@@ -95,7 +90,7 @@ def show(invocation: Invocation, *, session_id: str, task_id: str, server: str |
             (one for one in client.tasks() if (one.session_id, one.id) == (session_id, task_id)), None
         )
 
-    task = ask_server_or_store(invocation, server, find, read)
+    task = invocation.ask(find, read)
     if task is None:
         raise TaskNotFound(session_id, task_id)
     facts = [
@@ -120,7 +115,7 @@ def show(invocation: Invocation, *, session_id: str, task_id: str, server: str |
 @click.argument("task_id")
 @server_option
 @answers
-def cancel(invocation: Invocation, *, session_id: str, task_id: str, server: str | None) -> CommandOutput:
+def cancel(invocation: Invocation, *, session_id: str, task_id: str) -> CommandOutput:
     """Cancel a task: a monitor with its processes, a subagent with its sessions, or any other.
 
     The process that runs a task ends it; this command waits a few seconds for that.
@@ -137,8 +132,6 @@ def cancel(invocation: Invocation, *, session_id: str, task_id: str, server: str
             record = await runtime.store.task(session_id, task_id) or record
         return record
 
-    record = ask_server_or_store(
-        invocation, server, lambda client: client.cancel_task(session_id, task_id), end
-    )
+    record = invocation.ask(lambda client: client.cancel_task(session_id, task_id), end)
     state = record.state if record.state.is_terminal else "not ended yet; its process was notified"
     return CommandOutput.line(f"task {task_id} of session {session_id}: {state}", record)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from standfast.cli.options import Invocation, JsonParameter, answers, inherited_options, server_option
 from standfast.cli.output import CommandOutput, console, moment, styled
-from standfast.cli.remote import ask_server_or_store, remote_client
 from standfast.cli.report import show_table
 from standfast.cli.sessions import Age
 
 if TYPE_CHECKING:
     from standfast.model.trigger import Trigger
     from standfast.runtime.agent_runtime import Runtime
-
-T = TypeVar("T")
 
 
 @click.group(
@@ -41,11 +38,9 @@ def command() -> None:
 @command.command("list")
 @server_option
 @answers
-def list_triggers(invocation: Invocation, *, server: str | None) -> CommandOutput:
+def list_triggers(invocation: Invocation) -> CommandOutput:
     """List all triggers with their sources, sessions and next times."""
-    found = ask_server_or_store(
-        invocation, server, lambda client: client.triggers(), lambda runtime: runtime.triggers()
-    )
+    found = invocation.ask(lambda client: client.triggers(), lambda runtime: runtime.triggers())
     return CommandOutput(found, lambda: _show_list(found))
 
 
@@ -86,7 +81,6 @@ def add(
     prompt: str,
     every: float | None,
     at: str | None,
-    server: str | None,
     **timing: Any,
 ) -> CommandOutput:
     """Add a trigger for the events of a source. A trigger of this name is replaced."""
@@ -105,9 +99,7 @@ def add(
         )
     terms: dict[str, Any] = {"prompt": prompt, "schedule": schedule}
     try:
-        made = ask_server_or_store(
-            invocation,
-            server,
+        made = invocation.ask(
             lambda client: client.add_trigger(name, source or name, session_id, **terms),
             lambda runtime: runtime.add_trigger(name, source or name, session_id, **terms),
         )
@@ -121,12 +113,12 @@ def add(
 @click.argument("name")
 @server_option
 @answers
-def remove(invocation: Invocation, *, name: str, server: str | None) -> CommandOutput:
+def remove(invocation: Invocation, *, name: str) -> CommandOutput:
     """Remove a trigger. Turns that it has queued stay queued."""
     from standfast.errors import TriggerNotFound
 
-    if server is not None:
-        with remote_client(server) as client:
+    if invocation.server is not None:
+        with invocation.client() as client:
             client.remove_trigger(name)
     elif not invocation.with_runtime(lambda runtime: runtime.remove_trigger(name)):
         raise TriggerNotFound(name)
@@ -149,19 +141,17 @@ Examples:
 @click.option("--run", is_flag=True, help="Run the turns here, with the agents in the sessions' records.")
 @server_option
 @answers
-def fire(
-    invocation: Invocation, *, source: str, key: str | None, payload: Any, run: bool, server: str | None
-) -> CommandOutput:
+def fire(invocation: Invocation, *, source: str, key: str | None, payload: Any, run: bool) -> CommandOutput:
     """Fire the triggers of a source."""
     import secrets
 
     from standfast.runtime.triggers import listeners
 
     known_by = key or f"cli-{secrets.token_hex(8)}"
-    if server is not None:
+    if invocation.server is not None:
         if run:
             raise click.UsageError("the server runs the turns; leave --run out")
-        with remote_client(server) as client:
+        with invocation.client() as client:
             turns = client.occur(source, known_by, payload)
         return CommandOutput.line(f"{source} starts {turns} turns", {"key": known_by, "turns": turns})
 

@@ -9,7 +9,6 @@ import click
 
 from standfast.cli.options import Invocation, answers, server_option
 from standfast.cli.output import CommandOutput
-from standfast.cli.remote import ask_server_or_store
 from standfast.cli.report import show_table
 from standfast.cli.sessions import Age
 
@@ -37,7 +36,7 @@ Examples:
 )
 @server_option
 @answers
-def command(invocation: Invocation, *, since: float | None, by: str, server: str | None) -> CommandOutput:
+def command(invocation: Invocation, *, since: float | None, by: str) -> CommandOutput:
     """Show what turns used and what it cost."""
     import time
 
@@ -46,9 +45,7 @@ def command(invocation: Invocation, *, since: float | None, by: str, server: str
     from standfast.model.limits import Usage, dollars
 
     since_ms = 0 if since is None else int((time.time() - since) * 1000)
-    found = ask_server_or_store(
-        invocation,
-        server,
+    found = invocation.ask(
         lambda client: client.usage_by_day(since_ms=since_ms),
         lambda runtime: runtime.usage_by_day(since_ms=since_ms),
     )

@@ -36,7 +36,6 @@ def command(
     grants: SandboxGrants,
     language: str,
     engine: str | None,
-    server: str | None,
 ) -> CommandOutput:
     """Check code without running it.
 
@@ -47,14 +46,13 @@ def command(
     from standfast.model.run import RunResult
 
     session = options.session_or_usual(session_id, language, engine)
-    if server is not None:
+    if invocation.server is not None:
         if grants != SandboxGrants() or engine:
             raise click.UsageError(
                 "the server defines tools and engines; leave out their options with --server"
             )
-        from standfast.cli.remote import remote_client
 
-        with remote_client(server) as client:
+        with invocation.client() as client:
             result = client.validate(code, session=session, language=language, inputs=inputs or {})
     else:
         box = make_sandbox(invocation.data_dir, grants, language, engine)
