@@ -91,7 +91,7 @@ async def _line_of(
     outline = outline or SessionOutline()
     return SessionLine(
         session_id=head.session_id,
-        state=_state(outline.open_turn, left, await blocked_in(runtime.store, head)),
+        state=state_of_session(outline.open_turn, left, await blocked_in(runtime.store, head)),
         turns=outline.turns,
         nodes=head.depth,
         model=head.model,
@@ -113,7 +113,7 @@ async def view_session(runtime: Runtime, session_id: str) -> SessionView:
     nodes, current = await said_so_far(session)
     head = await session.head()
     return SessionView(
-        state=_state(open_turn, left, blocked),
+        state=state_of_session(open_turn, left, blocked),
         head=head,
         nodes=nodes,
         turns=turns,
@@ -133,8 +133,11 @@ async def _stored_code(runtime: Runtime, head: SessionHead) -> StoredCode | None
     return StoredCode(**msgspec.structs.asdict(head.code), state_bytes=size)
 
 
-def _state(turn: TurnRecord | None, left: set[str], blocked: Blocked | None) -> str:
-    """Return `idle`, `waiting`, `running`, `interrupted` (its process died) or `blocked` (`SessionView`)."""
+def state_of_session(turn: TurnRecord | None, left: set[str], blocked: Blocked | None) -> str:
+    """Return `idle`, `waiting`, `running`, `interrupted` (its process died) or `blocked` (`SessionView`).
+
+    *turn* is the session's unfinished turn; *left* has the ids of turns that no process runs.
+    """
     if blocked is not None and (turn is None or turn.turn_id in left):
         return "blocked"
     if turn is None:

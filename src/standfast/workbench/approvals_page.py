@@ -26,7 +26,7 @@ from standfast.workbench.forms import field, json_object, read_form
 from standfast.workbench.grants_page import give_from_form
 from standfast.workbench.inbox import inbox_of, pending
 from standfast.workbench.live_turn import LiveTurn, current_items
-from standfast.workbench.parts import diff, empty, live_part
+from standfast.workbench.parts import diff, empty, live_part, pager
 from standfast.workbench.session_reader import calls_by_code
 from standfast.workbench.shell import page, respond
 from standfast.workbench.words import count
@@ -96,15 +96,9 @@ async def approvals_page(call: Call) -> Response:
 def _pages(place: str, skip: int, found: int) -> h.Node:
     if found <= _PAGE:
         return None
-    return h.nav(".row.apart", aria_label="Pages")[
-        h.a(".button", href=f"{place}&skip={max(0, skip - _PAGE)}", rel="prev")["Previous"]
-        if skip
-        else h.span,
-        h.span(".muted")[f"{skip + 1:,} to {min(found, skip + _PAGE):,} of {found:,}"],
-        h.a(".button", href=f"{place}&skip={skip + _PAGE}", rel="next")["Next"]
-        if skip + _PAGE < found
-        else h.span,
-    ]
+    before = f"{place}&skip={max(0, skip - _PAGE)}" if skip else None
+    after = f"{place}&skip={skip + _PAGE}" if skip + _PAGE < found else None
+    return pager("Pages", f"{skip + 1:,} to {min(found, skip + _PAGE):,} of {found:,}", before, after)
 
 
 def _nothing(asked: InboxQuery) -> h.Element:

@@ -13,6 +13,7 @@ from standfast.errors import StandfastError
 from standfast.graph.history import nodes_of
 from standfast.model.session import Node, Segment, SessionHead, node_id
 from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.session_views import state_of_session
 from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.workbench.branches import GraphRow, family_of, graph_rows
@@ -20,7 +21,7 @@ from standfast.workbench.conversation import turns_of
 from standfast.workbench.conversation_html import turn_html
 from standfast.workbench.parts import empty, live_part, state_badge, when
 from standfast.workbench.session_page import options_for, session_header, session_tabs
-from standfast.workbench.session_reader import line_state, read_made, read_now
+from standfast.workbench.session_reader import read_made, read_now
 from standfast.workbench.shell import page
 from standfast.workbench.words import count
 
@@ -160,7 +161,7 @@ async def _children(call: Call, children: list[SessionHead], now_ms: int) -> h.N
             [
                 h.div(".line")[
                     h.a(".name", href=f"/sessions/{one.session_id}", data_row=True)[one.session_id],
-                    h.span(".badge")[state_badge(line_state(record, left, one.blocked))],
+                    h.span(".badge")[state_badge(state_of_session(record, left, one.blocked))],
                     h.span(".agent")[one.agent],
                     h.span,
                     h.span(".age")[when(one.updated_at, now_ms)],

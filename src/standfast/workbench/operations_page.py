@@ -19,7 +19,7 @@ from standfast.server.operations import prune as prune_store
 from standfast.server.problems import malformed
 from standfast.server.tenants import owns_id
 from standfast.workbench.forms import field, read_form
-from standfast.workbench.parts import data_table, due, state_badge, when
+from standfast.workbench.parts import cards, data_table, due, state_badge, when
 from standfast.workbench.shell import page, respond
 from standfast.workbench.words import count, size
 
@@ -68,19 +68,15 @@ async def operations_page(call: Call) -> Response:
 
 def _cards(view: OperationsView) -> h.Element:
     counts = view.counts
-    figures = [
-        ("Running turns", f"{counts.running:,}", "running"),
-        ("Waiting turns", f"{counts.waiting:,}", "waiting"),
-        ("Stuck turns", f"{counts.stuck:,}", "blocked" if counts.stuck else "idle"),
-        ("Queued inputs", f"{counts.queued:,}", "idle"),
-        ("Store", "in memory" if view.bytes is None else size(view.bytes), "idle"),
-    ]
-    return h.div(".cards")[
-        [
-            h.div(".card")[h.p(".muted.small")[title], h.p(f".figure.{kind}")[text]]
-            for title, text, kind in figures
-        ]
-    ]
+    return cards(
+        (
+            ("Running turns", f"{counts.running:,}", ".running"),
+            ("Waiting turns", f"{counts.waiting:,}", ".waiting"),
+            ("Stuck turns", f"{counts.stuck:,}", ".blocked" if counts.stuck else ".idle"),
+            ("Queued inputs", f"{counts.queued:,}", ".idle"),
+            ("Store", "in memory" if view.bytes is None else size(view.bytes), ".idle"),
+        )
+    )
 
 
 def _operator_tables(view: OperationsView) -> h.Node:

@@ -109,6 +109,25 @@ def data_table(
     ]
 
 
+def pager(label: str, at: str, before: str | None, after: str | None, kind: str = "") -> h.Element:
+    """Render where a page is in a sequence, between links to the previous and the next one, if any."""
+    return h.nav(f".row.apart{kind}", aria_label=label)[
+        h.a(".button", href=before, rel="prev")["Previous"] if before else h.span,
+        at and h.span(".muted")[at],
+        h.a(".button", href=after, rel="next")["Next"] if after else h.span,
+    ]
+
+
+def cards(figures: Iterable[tuple[str, str, str]]) -> h.Element:
+    """Render figures as cards: the title, the figure and its style."""
+    return h.div(".cards")[
+        [
+            h.div(".card")[h.p(".muted.small")[title], h.p(f".figure{kind}")[text]]
+            for title, text, kind in figures
+        ]
+    ]
+
+
 def took(ms: int | None) -> h.Node:
     return None if ms is None else h.span(".took")[duration(ms)]
 

@@ -16,7 +16,7 @@ from standfast.model.session import node_id, split_node_id
 from standfast.runtime.agent_runtime import Runtime
 from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
-from standfast.workbench.parts import diff, empty, error_text, live_part, value_block
+from standfast.workbench.parts import diff, empty, error_text, live_part, pager, value_block
 from standfast.workbench.prompts import (
     PromptView,
     SectionView,
@@ -91,15 +91,9 @@ async def _last_before(runtime: Runtime, turn_id: str) -> ModelPrompt | None:
 
 def _calls_nav(place: str, number: int, last: int, changes: bool) -> h.Element:
     beside = "&changes=true" if changes else ""
-    return h.nav(".row.apart", aria_label="Calls")[
-        h.a(".button", href=f"{place}?call={number - 1}{beside}", rel="prev")["Previous"]
-        if number > 1
-        else h.span,
-        h.span(".muted")[f"Model call {number} of {last}"],
-        h.a(".button", href=f"{place}?call={number + 1}{beside}", rel="next")["Next"]
-        if number < last
-        else h.span,
-    ]
+    before = f"{place}?call={number - 1}{beside}" if number > 1 else None
+    after = f"{place}?call={number + 1}{beside}" if number < last else None
+    return pager("Calls", f"Model call {number} of {last}", before, after)
 
 
 def _views(place: str, number: int, changes: bool) -> h.Element:

@@ -6,7 +6,7 @@ Everything here is a pure function of prompts.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -63,11 +63,7 @@ def prompt_view(prompt: ModelPrompt, before: ModelPrompt | None) -> PromptView:
         at += len(one.exact)
         same = same and place < len(earlier) and earlier[place] == (one.kind, one.exact)
         cached = covered > 0 and at <= covered * whole
-        marked.append(
-            SectionView(
-                kind=one.kind, title=one.title, text=one.text, exact=one.exact, known=same, cached=cached
-            )
-        )
+        marked.append(replace(one, known=same, cached=cached))
 
     def of(kind: str) -> tuple[SectionView, ...]:
         return tuple(one for one in marked if one.kind == kind)

@@ -17,7 +17,6 @@ from standfast.model.session import (
     Node,
     SessionHead,
     TurnRecord,
-    TurnState,
     split_node_id,
 )
 from standfast.ports.session_store import QueuedInput
@@ -132,14 +131,3 @@ def state_of(current: CurrentTurn | None, blocked: Blocked | None) -> str:
     if blocked is not None and (current is None or current.state == "interrupted"):
         return "blocked"
     return "idle" if current is None else current.state
-
-
-def line_state(record: TurnRecord | None, left: set[str], blocked: Blocked | None) -> str:
-    """Return a session's state from its unfinished turn; *left* has the turns that no process runs."""
-    if blocked is not None and (record is None or record.turn_id in left):
-        return "blocked"
-    if record is None:
-        return "idle"
-    if record.state is TurnState.WAITING:
-        return "waiting"
-    return "interrupted" if record.turn_id in left else "running"

@@ -18,13 +18,13 @@ from standfast.model.message import AssistantMessage, UserMessage, text_of
 from standfast.model.outcome import Waiting
 from standfast.model.session import Node, SessionHead, TurnRecord
 from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.session_views import state_of_session
 from standfast.runtime.sessions.observation import blocked_in
 from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.workbench.conversation import is_cell
 from standfast.workbench.markdown import plain_text
-from standfast.workbench.parts import STATES, empty, live_part, state_badge, when
-from standfast.workbench.session_reader import line_state
+from standfast.workbench.parts import STATES, empty, live_part, pager, state_badge, when
 from standfast.workbench.shell import page
 from standfast.workbench.words import cost, count, one_line
 
@@ -136,7 +136,7 @@ async def _rows(
             skipped += 1
             continue
         record = await runtime.store.open_turn(head.session_id)
-        state = line_state(record, left, await blocked_in(runtime.store, head))
+        state = state_of_session(record, left, await blocked_in(runtime.store, head))
         if asked.state not in ("", state):
             continue
         if skipped < asked.skip:
@@ -256,10 +256,7 @@ def _pages(asked: SessionsQuery, more: bool) -> h.Node:
     given = _given(asked)
     before = "/?" + urlencode({**given, "skip": max(0, asked.skip - _PAGE)})
     after = "/?" + urlencode({**given, "skip": asked.skip + _PAGE})
-    return h.nav(".row.apart.more", aria_label="Pages")[
-        h.a(".button", href=before, rel="prev")["Previous"] if asked.skip else h.span,
-        h.a(".button", href=after, rel="next")["Next"] if more else h.span,
-    ]
+    return pager("Pages", "", before if asked.skip else None, after if more else None, ".more")
 
 
 def _nothing(asked: SessionsQuery, any_session: bool) -> h.Element:

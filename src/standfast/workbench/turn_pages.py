@@ -21,7 +21,7 @@ from standfast.server.sessions import fork_session
 from standfast.workbench.conversation import items_of
 from standfast.workbench.conversation_html import Options, item_html, views_of_turn
 from standfast.workbench.forms import field, read_form
-from standfast.workbench.parts import empty, live_part, value_block, when
+from standfast.workbench.parts import empty, live_part, pager, value_block, when
 from standfast.workbench.session_page import session_header, session_tabs
 from standfast.workbench.session_reader import read_now
 from standfast.workbench.shell import page, redirect
@@ -169,11 +169,9 @@ def step_titles(steps: Iterable[JournalStep]) -> dict[int, str]:
 
 
 def _steps_nav(place: str, number: int, last: int) -> h.Element:
-    return h.nav(".row.apart", aria_label="Steps")[
-        h.a(".button", href=f"{place}?step={number - 1}", rel="prev")["Previous"] if number > 1 else h.span,
-        h.span(".muted")[f"Input {number} of {last}"],
-        h.a(".button", href=f"{place}?step={number + 1}", rel="next")["Next"] if number < last else h.span,
-    ]
+    before = f"{place}?step={number - 1}" if number > 1 else None
+    after = f"{place}?step={number + 1}" if number < last else None
+    return pager("Steps", f"Input {number} of {last}", before, after)
 
 
 def _step_html(steps: list[JournalStep], number: int, title: str, options: Options) -> h.Node:

@@ -15,7 +15,7 @@ from standfast.model.session import SessionHead
 from standfast.ports.session_store import DayUsage
 from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
-from standfast.workbench.parts import empty, live_part
+from standfast.workbench.parts import cards, empty, live_part
 from standfast.workbench.shell import page
 from standfast.workbench.words import cost, count, moment, tokens
 
@@ -100,7 +100,7 @@ async def usage_page(call: Call) -> Response:
             ]
         ],
     ]
-    shown: list[h.Node] = [cards(total), *(_table(table, total) for table in tables if table.rows)]
+    shown: list[h.Node] = [_totals(total), *(_table(table, total) for table in tables if table.rows)]
     if not total.calls:
         shown = [empty("No model calls yet", "Tokens and cost appear here after the first turn.")]
     address = f"/usage?age={asked.age}" if asked.age else "/usage"
@@ -108,18 +108,15 @@ async def usage_page(call: Call) -> Response:
     return await page(call, title="Usage", place="usage", main=main, stream="/live")
 
 
-def cards(total: Usage) -> h.Element:
-    """Render the totals as cards."""
-    figures = [
+def _totals(total: Usage) -> h.Element:
+    figures = (
         ("Cost", cost(total) or "–"),
         ("Model calls", f"{total.calls:,}"),
         ("Input tokens", tokens(total.input + total.cache_read + total.cache_write)),
         ("Cached tokens", tokens(total.cache_read)),
         ("Output tokens", tokens(total.output)),
-    ]
-    return h.div(".cards")[
-        [h.div(".card")[h.p(".muted.small")[title], h.p(".figure")[text]] for title, text in figures]
-    ]
+    )
+    return cards((title, text, "") for title, text in figures)
 
 
 def _table(table: UsageTable, total: Usage) -> h.Element:
