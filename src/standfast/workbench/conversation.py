@@ -16,7 +16,7 @@ import msgspec
 from standfast.errors import ErrorObject
 from standfast.model.approval import Approval
 from standfast.model.call_history import CallAttempt, CallHistory
-from standfast.model.capability import CallStatus
+from standfast.model.capability import CallStatus, ExternalCallRecord
 from standfast.model.code import RUN_CODE, CellReport
 from standfast.model.limits import Usage
 from standfast.model.message import (
@@ -285,17 +285,45 @@ def _replied(node_id: str, message: AssistantMessage, calls: tuple[CallView | Ce
 def _call(
     call: ToolCall, node_id: str, result: ToolMessage | None, approval: Approval | None, waits: bool
 ) -> CallView:
-    view = CallView(
+    view = call_view(call, approval, "waiting" if waits else "running", result_node=node_id)
+    if result is None:
+        return view
+    return settled_view(
+        view,
+        result.record,
+        result.value,
+        result.error,
+        texts=result.texts,
+        edited=result.edited_arguments,
+        files=tuple(file_view(part) for part in result.attachments),
+    )
+
+
+def call_view(call: ToolCall, approval: Approval | None, state: str = "running", **more: Any) -> CallView:
+    """Return a view of a call that has not settled; *more* are other fields of the view."""
+    return CallView(
         call_id=call.call_id,
         name=call.name,
         brief=brief_arguments(call),
         arguments=_named_arguments(call),
         raw=call.raw,
-        state="waiting" if waits else "running",
+        state=state,
         approval=approval,
-        result_node=node_id,
+        line=call.line,
+        **more,
     )
-    return view if result is None else with_result(view, result)
+
+
+def settled_view(
+    view: CallView, record: ExternalCallRecord | None, value: Any, error: ErrorObject | None, **more: Any
+) -> CallView:
+    """Return *view* with the outcome of its call; *more* are other fields of the view."""
+    state = "ok" if error is None else "error"
+    if record is not None and record.status is not CallStatus.APPROVAL_PENDING:
+        state = str(record.status)
+    took = None if record is None else record.duration_ms
+    more = {"has_value": error is None, **more}
+    return replace(view, state=state, value=value, error=error, duration_ms=took, **more)
 
 
 def _named_arguments(call: ToolCall) -> dict[str, Any] | None:
@@ -304,50 +332,15 @@ def _named_arguments(call: ToolCall) -> dict[str, Any] | None:
     return {**{str(place): value for place, value in enumerate(call.args)}, **(call.arguments or {})}
 
 
-def with_result(view: CallView, result: ToolMessage) -> CallView:
-    """Return *view* with the state, value and error of *result*."""
-    record = result.record
-    state = "ok" if result.error is None else "error"
-    if record is not None and record.status is not CallStatus.APPROVAL_PENDING:
-        state = str(record.status)
-    return replace(
-        view,
-        state=state,
-        value=result.value,
-        has_value=result.error is None,
-        texts=result.texts,
-        error=result.error,
-        duration_ms=None if record is None else record.duration_ms,
-        edited=result.edited_arguments,
-        files=tuple(file_view(part) for part in result.attachments),
-    )
-
-
 def history_view(known: CallHistory, approval: Approval | None = None) -> CallView:
     """Return a view of a call from its journal history."""
-    call, record = known.call, known.record
-    state = "running"
-    if known.settled:
-        state = "ok" if known.error is None else "error"
-    elif known.attempts and known.attempts[-1].outcome in ("approval", "timer", "completion"):
-        state = "waiting"
-    if record is not None and record.status is not CallStatus.APPROVAL_PENDING:
-        state = str(record.status)
-    return CallView(
-        call_id=call.call_id,
-        name=call.name,
-        brief=brief_arguments(call),
-        arguments=_named_arguments(call),
-        raw=call.raw,
-        state=state,
-        value=known.value,
-        has_value=known.settled and known.error is None,
-        error=known.error,
-        duration_ms=None if record is None else record.duration_ms,
-        approval=approval,
-        attempts=known.attempts,
-        line=call.line,
-    )
+    view, record = call_view(known.call, approval, attempts=known.attempts), known.record
+    if known.settled or (record is not None and record.status is not CallStatus.APPROVAL_PENDING):
+        has_value = known.settled and known.error is None
+        return settled_view(view, record, known.value, known.error, has_value=has_value)
+    waits = known.attempts and known.attempts[-1].outcome in ("approval", "timer", "completion")
+    took = None if record is None else record.duration_ms
+    return replace(view, state="waiting" if waits else "running", duration_ms=took)
 
 
 def brief_arguments(call: ToolCall) -> str:

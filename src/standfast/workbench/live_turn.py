@@ -35,10 +35,12 @@ from standfast.workbench.conversation import (
     ReplyView,
     brief_arguments,
     by_call,
+    call_view,
     cell_view,
     history_view,
     is_cell,
     items_of,
+    settled_view,
 )
 from standfast.workbench.words import one_line, pretty
 
@@ -166,26 +168,6 @@ def current_items(
 
 def _live_call(call: ToolCall, live: LiveTurn, waiting: set[int], approval: Approval | None) -> CallView:
     """Return a view of a call from its events."""
-    view = CallView(
-        call_id=call.call_id,
-        name=call.name,
-        brief=brief_arguments(call),
-        arguments=call.arguments,
-        raw=call.raw,
-        state="waiting" if call.call_id in waiting else "running",
-        progress=live.progress.get(call.call_id, ""),
-        approval=approval,
-        line=call.line,
-    )
-    settled = live.settled.get(call.call_id)
-    if settled is None:
-        return view
-    record = settled.record
-    return replace(
-        view,
-        state=str(record.status) if record is not None else "ok" if settled.error is None else "error",
-        value=settled.value,
-        has_value=settled.error is None,
-        error=settled.error,
-        duration_ms=None if record is None else record.duration_ms,
-    )
+    state, progress = "waiting" if call.call_id in waiting else "running", live.progress.get(call.call_id, "")
+    view, settled = call_view(call, approval, state, progress=progress), live.settled.get(call.call_id)
+    return view if settled is None else settled_view(view, settled.record, settled.value, settled.error)

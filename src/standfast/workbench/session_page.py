@@ -281,28 +281,21 @@ def _code_composer(call: Call, now: SessionNow) -> h.Element:
 
 def composer_actions(now: SessionNow) -> h.Element:
     """Render the composer's buttons, which depend on whether a turn is unfinished."""
-    busy = now.current is not None
-    if now.head.code is not None:
-        return h.div("#composer-actions.row")[
-            busy
-            and h.button(
-                ".danger", type="button", hx_post=f"/sessions/{now.head.session_id}/cancel", hx_swap="none"
-            )["Cancel run"],
-            h.button(".primary", disabled=busy)["Run"],
-        ]
+    busy, runs_code = now.current is not None, now.head.code is not None
+    cancel = f"/sessions/{now.head.session_id}/cancel"
     return h.div("#composer-actions.row")[
         busy
-        and h.button(
-            ".danger",
-            type="button",
-            hx_post=f"/sessions/{now.head.session_id}/cancel",
-            hx_swap="none",
-        )["Cancel turn"],
+        and h.button(".danger", type="button", hx_post=cancel, hx_swap="none")[
+            "Cancel run" if runs_code else "Cancel turn"
+        ],
+        runs_code and h.button(".primary", disabled=busy)["Run"],
         busy
+        and not runs_code
         and h.button(name="mode", value="queue", title="Starts its own turn when this one has ended")[
             "Queue"
         ],
-        h.button(
+        not runs_code
+        and h.button(
             ".primary",
             name="mode",
             value="inject" if busy else "turn",
