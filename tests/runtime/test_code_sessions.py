@@ -193,6 +193,18 @@ def test_a_run_repeated_with_its_idempotency_key_returns_the_stored_result(tmp_p
         assert box.run("n", session="s").result == 2
 
 
+@pytest.mark.parametrize("key", [4711, b"k", True, ""])
+def test_an_idempotency_key_that_is_not_text_or_is_empty_is_refused(tmp_path: Path, key: Any) -> None:
+    """Bug: a number made the session unusable, and an empty key returned the result of other code."""
+    with BlockingSandbox(data_dir=tmp_path) as box:
+        refused = box.run("n = 1", session="s", idempotency_key=key)
+        assert refused.error is not None
+        assert refused.error.code == "INVALID_ARGUMENT"
+        assert "idempotency key must be non-empty text" in refused.error.message
+        assert box.run("n = 2\nn", session="s").result == 2
+        assert box.recover() == {}
+
+
 def test_repeating_the_request_of_a_waiting_run_waits_for_the_same_approval(tmp_path: Path) -> None:
     """Ours: the key names the run, whether it waits or has ended."""
     with BlockingSandbox(data_dir=tmp_path, tools=[refund]) as box:

@@ -624,6 +624,20 @@ def test_the_same_key_and_content_return_the_same_turn(place: Place) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("key", [4711, b"k", True, ""])
+def test_an_idempotency_key_that_is_not_text_or_is_empty_is_refused(place: Place, key: Any) -> None:
+    """Bug: a number made the session unusable, and an empty key returned the turn of another prompt."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            with pytest.raises(InvalidArgument, match="idempotency key must be non-empty text"):
+                session.turn("one", idempotency_key=key)
+            assert await session.turns() == []
+
+    asyncio.run(main())
+
+
 def test_concurrent_requests_with_the_same_key_are_one_turn(place: Place) -> None:
     """Ours: a client that repeats a request gets one answer twice."""
 

@@ -13,7 +13,7 @@ from standfast.model.canonical import Json
 from standfast.model.capability import ExternalCallRecord
 from standfast.model.code import Diagnostic, Language
 from standfast.model.limits import U32, U64, Positive32, SessionLimits
-from standfast.model.session import SessionIdField, check_session_id
+from standfast.model.session import SessionIdField, check_idempotency_key, check_session_id
 
 
 class RunStatus(enum.StrEnum):
@@ -52,6 +52,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgument(f"code must be text, not {type(self.code).__name__}")
         if self.timeout_ms is not None and not 0 < self.timeout_ms < 2**32:
             raise InvalidArgument(f"timeout_ms must be from 1 to 4294967295, not {self.timeout_ms}")
+        if self.idempotency_key is not None:
+            check_idempotency_key(self.idempotency_key)
         for name in self.inputs:
             typescript = self.language == Language.TYPESCRIPT
             word = name.replace("$", "_") if typescript and isinstance(name, str) else name

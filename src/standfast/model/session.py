@@ -71,6 +71,15 @@ def session_id_from(text: str) -> SessionId:
     return SessionId(f"{readable or 'id'}-{digest}")
 
 
+def check_idempotency_key(key: object) -> None:
+    """Raise `InvalidArgument` unless *key* is text and not empty. Stores cannot read back anything else."""
+    if not isinstance(key, str) or not key:
+        raise InvalidArgument(
+            f"an idempotency key must be non-empty text, got {key!r:.80}",
+            hint='pass a str such as "mail-4711", or leave it out',
+        )
+
+
 SessionIdField = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": SESSION_ID_PATTERN})]
 """The type of a session id in a struct."""
 

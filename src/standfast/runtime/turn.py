@@ -58,7 +58,7 @@ from standfast.model.limits import UsageLimits
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Approved
 from standfast.model.prompt import PromptLayer
-from standfast.model.session import PluginNode
+from standfast.model.session import PluginNode, check_idempotency_key
 from standfast.plugins.running import HOOK
 from standfast.plugins.turn_hooks import TurnContext
 from standfast.ports.session_store import Blob
@@ -235,6 +235,10 @@ class TurnRequest(msgspec.Struct, frozen=True):
     extension: Json = None
     prompt: PromptLayer | None = None
     settings: Mapping[str, Json] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.idempotency_key is not None:
+            check_idempotency_key(self.idempotency_key)
 
 
 class Turn(Generic[Output]):
