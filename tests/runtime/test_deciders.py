@@ -71,3 +71,20 @@ def test_a_decision_without_a_name_records_none_and_an_empty_name_is_refused() -
     for bad in ("", "  ", "x" * 257, 5):
         with pytest.raises(InvalidArgument, match="decided_by"):
             Decision(approved=True, decided_by=bad)
+
+
+def test_a_reason_that_is_not_text_is_refused(place: Place) -> None:
+    """Bug: it was stored, and then no approval of the store could be read."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(*REPLIES, tools=[pay]))
+            await session.turn("pay")
+            (asked,) = await runtime.approvals()
+            bad: Any = {"why": "late"}
+            for decide in (runtime.approve, runtime.deny):
+                with pytest.raises(InvalidArgument, match="reason"):
+                    await decide(asked.approval_id, reason=bad)
+            assert await runtime.approvals(pending=True) == [asked]
+
+    asyncio.run(main())

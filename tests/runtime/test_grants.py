@@ -228,6 +228,25 @@ def test_an_invalid_grant_is_refused(memory: Place) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("change", [{"agent": 5}, {"reason": 5}, {"given_by": 5}, {"expires_at": 1e15 + 0.5}])
+def test_a_grant_that_could_not_be_read_back_is_refused(place: Place, change: dict[str, Any]) -> None:
+    """Bug: it was stored, and every later call that needs approval failed with `RecordCorrupt`."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            await runtime.session("s", agent=refunds(5))
+            good: dict[str, Any] = {"given_by": "ada", "expires_at": end_of(runtime), "agent": "clerk"}
+            with pytest.raises(InvalidArgument, match="Expected `"):
+                await runtime.grant("refund", **{**good, **change})
+            made = await runtime.grant("refund", **good)
+            bad: Any = 5
+            with pytest.raises(InvalidArgument, match="revoked_by"):
+                await runtime.revoke_grant(made.grant_id, revoked_by=bad)
+            assert await runtime.grants(in_force=True) == [made]
+
+    asyncio.run(main())
+
+
 def test_the_number_of_grants_is_limited_and_long_expired_ones_are_deleted(
     memory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from standfast.errors import GrantNotFound, InvalidArgument, RecordCorrupt
-from standfast.model.grant import Grant, check_grant
+from standfast.model.grant import Grant, check_grant, check_types
 from standfast.ports.session_store import SessionStore
 
 MAX_IN_FORCE: Final = 1_000
@@ -57,6 +57,7 @@ async def revoke_grant(store: SessionStore, grant_id: str, revoked_by: str | Non
     grant = await find_grant(store, grant_id)
     if grant.revoked_at is None:
         grant = msgspec.structs.replace(grant, revoked_at=now_ms, revoked_by=revoked_by)
+        check_types(grant)
         await _put(store, grant, now_ms)
     return grant
 

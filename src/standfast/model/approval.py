@@ -82,6 +82,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
                 f"decided_by must be a name of 1 to {MAX_NAME_CHARS} characters, got {str(by)[:80]!r}",
                 hint="pass the id or the address of the person who decided, or leave it out",
             )
+        if self.reason is not None and not isinstance(self.reason, str):
+            raise InvalidArgument(f"the reason of a decision must be text, got {self.reason!r:.80}")
 
 
 def bind_approval(approval: Approval, contract: str) -> str:

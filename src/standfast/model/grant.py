@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from standfast.errors import InvalidArgument
 from standfast.model.approval import MAX_NAME_CHARS
 from standfast.model.capability import check_capability_name
@@ -53,6 +55,7 @@ class Grant(HoldsSessionIds, frozen=True, kw_only=True):
 
 def check_grant(grant: Grant) -> Grant:
     """Return *grant*; raise `InvalidArgument` if it is invalid."""
+    check_types(grant)
     check_capability_name(grant.capability)
     if (grant.session_id is None) == (grant.agent is None):
         raise InvalidArgument("a grant is for a session or for an agent", hint="pass session= or agent=")
@@ -69,6 +72,14 @@ def check_grant(grant: Grant) -> Grant:
     if grant.rule is not None:
         check_rule(grant.rule)
     return grant
+
+
+def check_types(grant: Grant) -> None:
+    """Raise `InvalidArgument` unless *grant* can be read back from a store."""
+    try:
+        msgspec.convert(msgspec.to_builtins(grant), Grant)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidArgument(f"grant: {error}") from None
 
 
 def check_rule(rule: str) -> None:
