@@ -11,6 +11,7 @@ from plugin_stand_ins import ObedientModel
 from stand_ins import Place, StagedModel, go_on
 
 from standfast import Agent, Plugin, hook, tool
+from standfast.errors import InvalidArgument
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 
@@ -178,6 +179,20 @@ class Numbered(Plugin):
     @hook
     async def prompt_contributor(self, ctx: Any) -> str:
         return f"call {ctx.iteration}"
+
+
+@pytest.mark.parametrize("part", [5, None, {"content": "Be polite."}])
+def test_a_part_of_the_prompt_that_is_not_text_is_refused(place: Place, part: Any) -> None:
+    """Bug: the turn was stored with it and failed, and then the session could not be used."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent("scripted:demo"))
+            with pytest.raises(InvalidArgument, match="a part of the system prompt must be a str"):
+                session.turn("hello", system=[part])
+            assert await session.messages() == []
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("plugins", [(), (Numbered(),)])

@@ -21,7 +21,7 @@ from stand_ins import (
 )
 
 from standfast import Agent, InjectedTurnInput, RunContext, TurnStopped, UsageLimits, tool
-from standfast.errors import IdempotencyConflict, SessionNotFound, TurnUnfinished
+from standfast.errors import IdempotencyConflict, InvalidArgument, SessionNotFound, TurnUnfinished
 from standfast.model.events import MessagesDelivered
 from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
 from standfast.model.session import TurnState
@@ -384,6 +384,21 @@ def test_the_same_input_sent_twice_is_delivered_once(place: Place) -> None:
             with pytest.raises(IdempotencyConflict):
                 await session.inject("other", id="i1")
             assert said((await session.turn("hi")).messages) == ["once", "hi"]
+
+    asyncio.run(main())
+
+
+def test_an_input_id_that_is_not_text_is_refused(place: Place) -> None:
+    """Bug: it was stored, and then the session's inputs could not be read."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            number: Any = 4711
+            for put in (session.inject, session.queue):
+                with pytest.raises(InvalidArgument, match="4711"):
+                    await put("hello", id=number)
+            assert await session.inputs() == []
 
     asyncio.run(main())
 

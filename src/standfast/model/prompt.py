@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from standfast.errors import InvalidArgument
+
 
 class PromptSlot(enum.StrEnum):
     """The slots of a prompt, in the order in which the model reads them."""
@@ -42,9 +44,13 @@ def as_layer(given: PromptLayer | Sequence[PromptContribution | str] | str | Non
     if isinstance(given, PromptLayer):
         return given
     given = (given,) if isinstance(given, str) else given or ()
-    return PromptLayer(
-        contributions=tuple(PromptContribution(content=one) if isinstance(one, str) else one for one in given)
-    )
+    parts = tuple(PromptContribution(content=one) if isinstance(one, str) else one for one in given)
+    for part in parts:
+        if not isinstance(part, PromptContribution):
+            raise InvalidArgument(
+                f"a part of the system prompt must be a str or a PromptContribution, got {part!r:.80}"
+            )
+    return PromptLayer(contributions=parts)
 
 
 def layered(layers: Iterable[PromptLayer]) -> list[PromptContribution]:

@@ -296,6 +296,8 @@ class SessionDirectory:
     ) -> str:
         """Queue an input for a session, once, and return its id."""
         input_id = input_id or new_input_id()
+        if not isinstance(input_id, str):
+            raise errors.InvalidArgument(f"the id of an input must be text, got {input_id!r:.80}")
         now = self.now_ms()
         item = QueuedInput(
             input_id=input_id, session_id=session_id, kind=kind, message=message, created_at=now
