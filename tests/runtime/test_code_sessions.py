@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from standfast import BlockingSandbox, Runtime, tool
+from standfast.errors import InvalidArgument
 from standfast.model.message import AssistantMessage, ToolMessage
 from standfast.model.run import RunRequest
 from standfast.model.trace_record import TraceRecord
@@ -203,6 +204,25 @@ def test_an_idempotency_key_that_is_not_text_or_is_empty_is_refused(tmp_path: Pa
         assert "idempotency key must be non-empty text" in refused.error.message
         assert box.run("n = 2\nn", session="s").result == 2
         assert box.recover() == {}
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e300, -1, "60", True])
+def test_a_setting_that_is_no_duration_is_refused(seconds: Any) -> None:
+    """Bug: infinity raised `OverflowError`, and a negative time made every approval expire at once."""
+    for name in ("approval_ttl_s", "keep_journals"):
+        with pytest.raises(InvalidArgument, match=f"{name} must be a number of seconds"):
+            BlockingSandbox(**{name: seconds})
+    with BlockingSandbox() as box:
+        with pytest.raises(InvalidArgument, match="ttl_s must be a number of seconds"):
+            box.create("s", ttl_s=seconds)
+        assert box.sessions() == []
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, "4"])
+def test_a_sandbox_without_workers_is_refused(workers: Any) -> None:
+    """Bug: 0 meant the default, and 1.5 failed in the first run."""
+    with pytest.raises(InvalidArgument, match="workers must be at least 1"):
+        BlockingSandbox(workers=workers)
 
 
 def test_repeating_the_request_of_a_waiting_run_waits_for_the_same_approval(tmp_path: Path) -> None:

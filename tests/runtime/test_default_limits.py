@@ -14,12 +14,14 @@ from standfast import (
     CapabilityLimits,
     CodeMode,
     CodeProtocol,
+    Runtime,
     Sandbox,
     SessionLimits,
     SessionMeta,
     UsageLimits,
     tool,
 )
+from standfast.errors import InvalidArgument
 from standfast.model.session import SessionPolicy
 from standfast.protocols.code.executor import CELL_LIMITS
 from standfast.runtime.sandbox import SandboxOptions
@@ -69,3 +71,14 @@ def test_a_turn_or_session_without_limits_has_its_agents_limits(memory: Place) -
             assert (await session.plugins.configure(limits=None)).limits == own
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e300, -1, "60", True])
+def test_a_setting_that_is_no_duration_is_refused(seconds: Any) -> None:
+    """Bug: infinity raised `OverflowError`; a negative lease ended before the turn began."""
+    for name in ("lease_s", "approval_ttl_s", "busy_timeout_s", "keep_journals"):
+        given: dict[str, Any] = {name: seconds}
+        with pytest.raises(InvalidArgument, match=f"{name} must be a number of seconds"):
+            Runtime(**given)
+    with pytest.raises(InvalidArgument, match="lease_s"):
+        Runtime(lease_s=0)

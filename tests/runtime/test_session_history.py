@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from stand_ins import EchoModel, Place, StagedModel, agent_of, asks, results, said, until
 
-from standfast import Agent, Attachment, ContinueAs, TurnStopped, UserMessage, tool
+from standfast import Agent, Attachment, ContinueAs, Runtime, TurnStopped, UserMessage, tool
 from standfast.errors import (
     InvalidArgument,
     NodeNotFound,
@@ -608,5 +608,18 @@ def test_the_history_of_a_turn_is_a_chain_of_nodes(place: Place) -> None:
             assert {one.caused_by for one in nodes} == {result.turn_id}
             assert {one.at_ms for one in nodes} == {place.clock.now_ms()}
             assert tuple(one.payload for one in nodes) == result.messages
+
+    asyncio.run(main())
+
+
+def test_prune_refuses_a_negative_age() -> None:
+    """Bug: it deleted every idle session, whatever its age."""
+
+    async def main() -> None:
+        async with Runtime() as runtime:
+            await (await runtime.session("s", agent=agent_of("end"))).turn("one")
+            with pytest.raises(InvalidArgument, match="older_than_s must be a number of seconds"):
+                await runtime.prune(older_than_s=-1)
+            assert [head.session_id for head in await runtime.sessions()] == ["s"]
 
     asyncio.run(main())

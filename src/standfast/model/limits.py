@@ -25,6 +25,20 @@ AGENT_TIMEOUT_MS: Final = 60_000
 """The timeout of a call from an agent, if the contract has none."""
 
 
+MAX_DURATION_S: Final = 100 * 365 * 86_400
+
+
+def milliseconds(name: str, seconds: float, *, least: float = 0) -> int:
+    """Return the setting *name* in milliseconds; raise `InvalidArgument` if it is no possible duration."""
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_number or not least <= seconds <= MAX_DURATION_S:  # NaN as well
+        raise InvalidArgument(
+            f"{name} must be a number of seconds from {least} to {MAX_DURATION_S} (100 years), "
+            f"got {seconds!r:.80}"
+        )
+    return int(seconds * 1000)
+
+
 class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of a run. `wall_ms` includes host calls; `cpu_ms` counts only guest computation."""
 

@@ -21,6 +21,7 @@ from standfast.errors import (
     StandfastError,
 )
 from standfast.model.canonical import Json, to_json
+from standfast.model.limits import milliseconds
 from standfast.model.outcome import Completed, Failed
 from standfast.model.prompt import PromptContribution, PromptLayer, as_layer
 from standfast.model.session import SessionHead, SessionId
@@ -203,11 +204,11 @@ class Runtime:
             self._limited = SharedLimits(rate_limits, clock=self._clock, sleep=_sleep).around
         self._settings = RuntimeSettings(
             epoch=self.epoch,
-            lease_ms=int(lease_s * 1000),
-            approval_ttl_ms=int(approval_ttl_s * 1000),
-            busy_timeout_ms=int(busy_timeout_s * 1000),
+            lease_ms=milliseconds("lease_s", lease_s, least=0.001),
+            approval_ttl_ms=milliseconds("approval_ttl_s", approval_ttl_s, least=0.001),
+            busy_timeout_ms=milliseconds("busy_timeout_s", busy_timeout_s),
             hook_timeout_s=hook_timeout_s,
-            keep_journals_ms=int(keep_journals * 1000),
+            keep_journals_ms=milliseconds("keep_journals", keep_journals),
         )
         self._directory: SessionDirectory | None = None
         self._background: BackgroundServices | None = None
@@ -431,7 +432,7 @@ class Runtime:
         from standfast.ports.session_store import PruneRequest
 
         now = self.now_ms()
-        before = None if older_than_s is None else now - int(older_than_s * 1000)
+        before = None if older_than_s is None else now - milliseconds("older_than_s", older_than_s)
         for live in self._open.cached.values():
             live.forget()
         return await self.store.prune(

@@ -18,7 +18,7 @@ from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json
 from standfast.model.capability import Capability
 from standfast.model.code import USUAL_ENGINE, Language
-from standfast.model.limits import SessionLimits
+from standfast.model.limits import SessionLimits, milliseconds
 from standfast.model.run import RunRequest, RunResult
 from standfast.model.session import CodeSettings, SessionId, SessionInfo
 from standfast.ports.clock import Clock, SystemClock
@@ -111,6 +111,10 @@ class SandboxOptions(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not isinstance(self.limits, SessionLimits):
             msgspec.structs.force_setattr(self, "limits", limits_over(SessionLimits(), self.limits or {}))
+        milliseconds("approval_ttl_s", self.approval_ttl_s, least=0.001)
+        milliseconds("keep_journals", self.keep_journals)
+        if self.workers is not None and (type(self.workers) is not int or self.workers < 1):
+            raise InvalidArgument(f"workers must be at least 1, got {self.workers!r}")
         msgspec.structs.force_setattr(self, "language", as_language(self.language))
         if self.engine is not None and kind_of(self.engine).language != self.language:
             raise InvalidArgument(
@@ -165,7 +169,7 @@ class SandboxOptions(msgspec.Struct, frozen=True):
         language: str | None,
     ) -> CodeSettings:
         """Return the settings of a new session."""
-        ttl_ms = None if ttl_s is None else int(ttl_s * 1000)
+        ttl_ms = None if ttl_s is None else milliseconds("ttl_s", ttl_s, least=0.001)
         return sessions.new_settings(self.language_of(language), self.complete_limits(limits), ttl_ms)
 
     def policy(self, run: RunContext[Any] | None = None) -> dict[str, Json]:
