@@ -132,6 +132,25 @@ def test_a_question_without_a_usable_schema_fails_the_call(schema: dict[str, Any
     assert result.error.code == "INVALID_ARGUMENT"
 
 
+@pytest.mark.parametrize("question", ["caf\udce9?", 5, None])
+def test_a_question_that_is_not_text_fails_the_call(place: Place, question: Any) -> None:
+    """Bug: a lone surrogate left the turn unfinished for ever, and a number made all approvals unreadable."""
+
+    @tool
+    def ask() -> AskPerson:
+        return AskPerson(question)
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=_agent(ask, calls=[{"name": "ask", "arguments": {}}]))
+            [result] = [one for one in (await session.turn("go")).messages if isinstance(one, ToolMessage)]
+            assert result.error is not None
+            assert result.error.code == "INVALID_ARGUMENT"
+            assert await runtime.approvals() == []
+
+    asyncio.run(main())
+
+
 def test_a_tool_can_report_progress_and_show_an_image() -> None:
     """Ours: reports are live events; shown attachments reach the model after the results."""
     requests: list[Any] = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 import msgspec
 
 from standfast.durable.effects import EffectWaits
-from standfast.errors import Code, ErrorObject
+from standfast.errors import Code, ErrorObject, InvalidArgument
 from standfast.machine.commands import RunTool
 from standfast.model.approval import Approval, ApprovalState, bind_approval
 from standfast.model.canonical import Json, to_json
@@ -90,6 +90,11 @@ async def grant_for(turn: TurnContext, call: Admitted) -> Grant | None:
 
 def ask_question(turn: TurnContext, call: Admitted, question: AskPerson) -> EffectWaits:
     """Return the wait for a person's answer to a tool's question, with the answer's defaults filled in."""
+    if not isinstance(question.message, str):
+        raise InvalidArgument(
+            f"the question of {call.tool.name}() must be text, got {question.message!r:.80}"
+        )
+    to_json(question.message)  # raises if it could not be stored
     schema, _ = to_json(question.answer)
     check_schema(schema, f"the answer that {call.tool.name}() asks for")
     fields = schema.get("properties", {})
