@@ -132,6 +132,36 @@ def test_a_tool_can_hide_its_exceptions_from_the_model(
     assert (result.error.code, result.error.message) == ("SOLD_OUT", "none left")
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (("GONE", "no file caf\udce9"), ("GONE", "no file caf\\udce9", None)),
+        (("GONE", LookupError("none left")), ("GONE", "none left", None)),
+        ((404, "none left", "caf\udce9"), ("404", "none left", "caf\\udce9")),
+        (("GONE", "x" * 3_000_000), ("GONE", "x" * 1_048_576, None)),
+    ],
+    ids=["surrogate", "exception", "number", "large"],
+)
+def test_the_texts_of_a_tool_error_can_be_stored(place: Place, given: Any, shown: Any) -> None:
+    """Bug: the turn could not end, or its messages could not be read afterwards."""
+
+    @tool(side_effect="read")
+    def told(order_id: str) -> str:
+        """Raise for the model."""
+        raise ToolError(*given[:2], hint=given[2] if len(given) > 2 else None)
+
+    assert turn_of(place, asks("told"), "end", tools=[told])[0].output == "end"
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            messages = await runtime.session_handle("s").messages()
+            (result,) = [one for one in messages if isinstance(one, ToolMessage)]
+            assert result.error is not None
+            assert (result.error.code, result.error.message, result.error.hint) == shown
+
+    asyncio.run(main())
+
+
 def test_code_sees_no_more_of_an_exception_than_the_model(memory: Place) -> None:
     """Ours: the message is hidden in cells as in native calls, because the model reads a cell's output."""
     cell = '```python\ntry:\n    discreet(order_id="A1")\nexcept Exception as e:\n    finish(str(e))\n```'

@@ -20,11 +20,19 @@ class StandfastError(Exception):
             self.hint = hint
 
     def error_object(self) -> ErrorObject:
-        """Return this error as data."""
-        return ErrorObject(code=str(self.code), message=self.message, hint=self.hint, span=self.span)
+        """Return this error as data, which can be stored whatever a tool or a caller passed as its texts."""
+        hint = None if self.hint is None else _as_text(self.hint)
+        return ErrorObject(
+            code=_as_text(self.code), message=_as_text(self.message), hint=hint, span=self.span
+        )
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+def _as_text(value: object) -> str:
+    """Return *value* as text, with lone surrogates escaped."""
+    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 class CallerError(StandfastError):

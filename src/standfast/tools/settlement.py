@@ -153,6 +153,10 @@ def _settle_raised(call: Admitted, started: float, error: BaseException) -> Sett
         failure = ErrorObject(code=Code.TOOL_ERROR, message=message)
     elif isinstance(error, StandfastError):
         failure = error.error_object()
+        most = tool.capability.limits.max_response_bytes
+        if len(failure.message.encode()) > most:
+            text = failure.message.encode()[:most].decode("utf-8", "ignore")
+            failure = msgspec.structs.replace(failure, message=text)
     else:
         kind = type(error).__name__
         message = message_of(error)
