@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -349,6 +350,39 @@ def test_a_tool_can_attach_files_to_its_result(place: Place, protocol: str, name
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=agent)
             assert await session.attachment(digest) == b"Q3"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("given", [{"name": "caf\udce9"}, {"name": 5}, {"media_type": None}])
+def test_an_attachment_that_could_not_be_stored_fails_the_call(place: Place, given: dict[str, Any]) -> None:
+    """Bug: the turn could not end, or was stored and could not be read."""
+
+    @tool(side_effect="read")
+    def scan(ctx: RunContext[Any]) -> None:
+        ctx.attachments.keep(b"x", **{"media_type": "image/png", **given})
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(asks(("scan", {})), "Done.", tools=[scan]))
+            assert results((await session.turn("scan it")).messages) == ["INVALID_ARGUMENT"]
+            with pytest.raises(InvalidArgument, match="the name of an attachment must be text"):
+                session.turn(Attachment(b"x", **given))
+        async with place.runtime() as runtime:
+            assert len(await runtime.session_handle("s").messages()) == 4
+
+    asyncio.run(main())
+
+
+def test_a_file_whose_name_is_not_utf8_can_be_attached(tmp_path: Path, memory: Place) -> None:
+    """Bug: the turn failed with `UnicodeEncodeError`."""
+    file = tmp_path / "caf\udce9.png"
+    file.write_bytes(b"x")
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of("Done."))
+            assert (await session.turn(Attachment.from_path(file))).output == "Done."
 
     asyncio.run(main())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from standfast.errors.caller import InvalidArgument
 from standfast.errors.codes import ErrorObject
 from standfast.model.canonical import Json
 from standfast.model.capability import ExternalCallRecord
@@ -31,6 +32,14 @@ class AttachmentPart(
     size: int
     name: str | None = None
     shown: bool = False
+
+    def __post_init__(self) -> None:
+        for text in (self.media_type, "" if self.name is None else self.name):
+            if not isinstance(text, str) or text.encode("utf-8", "ignore").decode() != text:
+                raise InvalidArgument(
+                    "the media type and the name of an attachment must be text without lone surrogates, "
+                    f"got {text!r:.80}"
+                )
 
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="input"):

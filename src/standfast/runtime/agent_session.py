@@ -84,7 +84,7 @@ class Attachment(msgspec.Struct, frozen=True):
         except OSError as error:
             raise InvalidArgument(f"cannot read {file}: {error.strerror or error}") from None
         guessed = media_type or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-        return cls(data, guessed, file.name)
+        return cls(data, guessed, file.name.encode("utf-8", "replace").decode())
 
 
 Prompt = str | Attachment | Sequence[str | Attachment]
