@@ -388,7 +388,7 @@ def test_the_same_input_sent_twice_is_delivered_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_an_input_id_that_is_not_text_is_refused(place: Place) -> None:
+def test_an_input_that_could_not_be_read_back_is_refused(place: Place) -> None:
     """Bug: it was stored, and then the session's inputs could not be read."""
 
     async def main() -> None:
@@ -396,8 +396,10 @@ def test_an_input_id_that_is_not_text_is_refused(place: Place) -> None:
             session = await runtime.session("s", agent=Agent(EchoModel()))
             number: Any = 4711
             for put in (session.inject, session.queue):
-                with pytest.raises(InvalidArgument, match="4711"):
+                with pytest.raises(InvalidArgument, match="input_id"):
                     await put("hello", id=number)
+            with pytest.raises(InvalidArgument, match="content"):
+                await session.inject(InjectedTurnInput(message=UserMessage(content=number)))
             assert await session.inputs() == []
 
     asyncio.run(main())

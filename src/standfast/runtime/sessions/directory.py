@@ -296,12 +296,14 @@ class SessionDirectory:
     ) -> str:
         """Queue an input for a session, once, and return its id."""
         input_id = input_id or new_input_id()
-        if not isinstance(input_id, str):
-            raise errors.InvalidArgument(f"the id of an input must be text, got {input_id!r:.80}")
         now = self.now_ms()
         item = QueuedInput(
             input_id=input_id, session_id=session_id, kind=kind, message=message, created_at=now
         )
+        try:
+            msgspec.convert(msgspec.to_builtins(item), QueuedInput)  # raises if it could not be read back
+        except (msgspec.ValidationError, TypeError) as error:
+            raise errors.InvalidArgument(f"input: {error}") from None
         await self.store.put_input(item, blobs)
         return input_id
 
