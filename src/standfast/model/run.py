@@ -34,7 +34,10 @@ def status_of_code(code: str) -> RunStatus:
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Code to run. A repeated `idempotency_key` returns the stored result without running the code."""
+    """Code to run. A repeated `idempotency_key` returns the stored result without running the code.
+
+    A byte order mark at the beginning of the code is dropped, as by Python and Node when they read a file.
+    """
 
     session_id: SessionIdField = "default"
     language: Language = Language.PYTHON
@@ -50,6 +53,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         check_session_id(self.session_id)
         if not isinstance(self.code, str):
             raise InvalidArgument(f"code must be text, not {type(self.code).__name__}")
+        if self.code.startswith("\ufeff"):
+            msgspec.structs.force_setattr(self, "code", self.code[1:])
         if self.timeout_ms is not None and not 0 < self.timeout_ms < 2**32:
             raise InvalidArgument(f"timeout_ms must be from 1 to 4294967295, not {self.timeout_ms}")
         if self.idempotency_key is not None:

@@ -52,6 +52,18 @@ RESULTS = sharing(
         ts=("result = 41", "result + 1"),
     ),
     Behaviour(
+        name="code may begin with a byte order mark",
+        check=gives(3),
+        py="\ufeffx = 3\nx",
+        ts="\ufeffconst x = 3\nx",
+    ),
+    Behaviour(
+        name="code that begins with a byte order mark and is one expression has its value",
+        check=gives(1),
+        py="\ufeff1",
+        ts="\ufeff1",
+    ),
+    Behaviour(
         name="code that ends with a statement gives null",
         check=gives(None),
         py="x = 5",
