@@ -139,6 +139,11 @@ RESULTS = sharing(
         ts="[1, NaN]",
     ),
     Behaviour(
+        name="an integer of more than 4300 digits is not a valid result, and the hint says so",
+        check=fails(NOT_JSON, hint="int of more than 4300 digits"),
+        py="[10 ** 5000]",
+    ),
+    Behaviour(
         name="a value that contains itself is not a valid result",
         check=fails(NOT_JSON),
         py="x = []\nx.append(x)\nx",

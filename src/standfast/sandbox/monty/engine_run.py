@@ -505,6 +505,8 @@ def _first_foreign(value: object) -> str:
         item = pending.pop()
         if isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):
             return f"float {item}"
+        if isinstance(item, int) and item.bit_length() > 14_000:
+            return "int of more than 4300 digits"
         if item is None or isinstance(item, (bool, int, float, str)):
             continue
         if isinstance(item, (list, tuple)) and type(item) in (list, tuple):
