@@ -44,6 +44,7 @@ from standfast.model.events import (
     TurnBegan,
     TurnCommitted,
 )
+from standfast.model.limits import Usage
 from standfast.model.message import UserMessage
 from standfast.model.outcome import StopReason
 from standfast.model.session import TurnState
@@ -596,6 +597,36 @@ def test_a_stream_of_many_chunks_lets_other_tasks_run(memory: Place) -> None:
                 await asyncio.sleep(0)
             assert len((await turn).text) == 5000
         assert ticks > 50
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"text": None},
+        {"stop_reason": None},
+        {"model": None},
+        {"response_id": 5},
+        {"usage": None},
+        {"usage": Usage(input=-5)},
+        {"usage": Usage(output=1.5)},  # type: ignore[arg-type]
+    ],
+)
+def test_a_reply_that_could_not_be_read_back_ends_the_turn(place: Place, part: dict[str, Any]) -> None:
+    """Bug: it was stored, and after that the session's messages could not be read."""
+
+    async def answers(request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        yield ReplyEnded(**{"text": "fine", **part})
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(StagedModel(answers, "echo:staged")))
+            with pytest.raises(TurnStopped, match="returned an invalid reply: Expected"):
+                await session.turn("one")
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            assert (await session.turn("two")).output == "re: two"
+            assert len(await session.messages()) == 3
 
     asyncio.run(main())
 

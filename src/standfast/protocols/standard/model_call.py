@@ -318,6 +318,10 @@ def _checked(reply: object) -> model_provider.ReplyEnded:
     if not isinstance(reply, model_provider.ReplyEnded):
         raise ModelError(f"the model's provider returned a {type(reply).__name__} instead of a reply")
     try:
+        msgspec.convert(msgspec.to_builtins(reply), model_provider.ReplyEnded)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise ModelError(f"the model's provider returned an invalid reply: {error}") from None
+    try:
         reply.text.encode()
         for call in reply.calls:
             (call.name + call.arguments + call.provider_id).encode()
