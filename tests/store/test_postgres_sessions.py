@@ -12,7 +12,9 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -349,9 +351,11 @@ def test_lost_connections_are_replaced(postgres: PostgresServer) -> None:
 
 
 class Proxy:
-    """A TCP proxy that can drop the answer to the next commit, or the commit itself."""
+    """A TCP proxy that can refuse the next connections, or drop the next commit or the answer to it."""
 
     def __init__(self, port: int) -> None:
+        self.refuse = 0
+        self.refused_at: list[float] = []
         self.lose: str | None = None
         self.lost = 0
         self._target = port
@@ -365,6 +369,10 @@ class Proxy:
         while not self._ended.is_set():
             with contextlib.suppress(OSError):
                 client, _ = self._listener.accept()
+                if len(self.refused_at) < self.refuse:
+                    self.refused_at.append(time.monotonic())
+                    client.close()
+                    continue
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
@@ -463,6 +471,21 @@ def test_a_server_that_stays_unreachable_raises_a_typed_error(postgres: Postgres
             with pytest.raises(StoreUnavailable) as caught:
                 await store.put_input(an_input())
             assert caught.value.retryable
+
+    asyncio.run(run())
+
+
+def test_reads_look_for_the_server_every_second_while_it_is_down(
+    postgres: PostgresServer, proxy: Proxy
+) -> None:
+    """Bug: the pool doubled its pauses, so reads failed for up to two minutes after a long outage."""
+
+    async def run() -> None:
+        url = postgres.new_url().replace(str(postgres.port), str(proxy.port))
+        async with opened(url) as store:
+            proxy.refuse = 5
+            assert await store.head("s1") is None
+        assert max(after - before for before, after in pairwise(proxy.refused_at)) < 3
 
     asyncio.run(run())
 

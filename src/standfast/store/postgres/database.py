@@ -55,6 +55,8 @@ T = TypeVar("T")
 
 MAX_READERS: Final = 8
 RETRY_S: Final = 30.0
+_RECONNECT_S: Final = 2.0
+"""After this time the pool starts anew to reconnect, because it doubles the pauses between its attempts."""
 
 
 class PostgresDatabase:
@@ -91,6 +93,8 @@ class PostgresDatabase:
             max_size=MAX_READERS,
             open=True,
             num_workers=1,
+            reconnect_timeout=_RECONNECT_S,
+            reconnect_failed=lambda pool: pool.check(),
             configure=lambda raw: configure(raw, self.address.schema),
             kwargs={"autocommit": True, "cursor_factory": PostgresCursor},
             name="standfast-readers",
