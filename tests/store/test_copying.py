@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +16,7 @@ from standfast.errors import InvalidArgument, RecordCorrupt, SessionBusy, StoreE
 from standfast.ports.session_store import Save
 from standfast.store.copying import copy_store
 from standfast.store.postgres.sessions import PostgresSessionStore
+from standfast.store.sql import records
 from standfast.store.sql.tables import TABLES
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.postgres_server import PostgresServer
@@ -75,8 +80,9 @@ async def fill(store: Store) -> None:
     await store.put_snapshot("snap", "s1", b"data", NOW)
 
 
-def copy(source: Store, target: Store) -> tuple[int, int]:
-    done = copy_store(source.database, target.database, "source", NOW, lambda owner: False)
+def copy(source: Store, target: Store, copy_key: Callable[[], None] = lambda: None) -> tuple[int, int]:
+    databases = source.database, target.database
+    done = copy_store(*databases, "source", NOW, lambda owner: False, copy_key)
     return done.rows, done.copied
 
 
@@ -146,6 +152,45 @@ def test_an_interrupted_copy_is_resumed(makers: tuple[Make, Make], monkeypatch: 
     rows, copied = copy(source, target)
     assert 0 < copied < rows
     assert contents(source) == contents(target)
+
+
+def test_a_copy_can_be_resumed_wherever_it_was_interrupted(
+    makers: tuple[Make, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a copy interrupted at its end could not be resumed, and lacked the key for snapshots.
+
+    The source still had the folder of its objects, so that pruning it deleted those of the target.
+    """
+    first, _ = makers
+    source = first()
+    asyncio.run(fill(source))
+
+    def folder() -> bytes | None:
+        return source.database.read_consistently(lambda db: records.plugin_record(db, *records.FOLDER))
+
+    for last in itertools.count(1):
+        source.database.write(lambda db: records.own_folder(db, "objects"))
+        target, done = first(), [0]
+        steps: list[str] = []
+
+        def step(what: str, work: Callable[..., Any], *given: Any) -> Any:
+            done[0] += 1  # noqa: B023
+            if done[0] == last:  # noqa: B023
+                raise KeyboardInterrupt
+            steps.append(what)  # noqa: B023
+            return work(*given)
+
+        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            for store in (source, target):
+                patch.setattr(store.database, "write", partial(step, "write", store.database.write))
+            copy(source, target, partial(step, "key", int))
+        if done[0] < last:
+            break
+        copy(source, target, lambda: steps.append("key"))  # noqa: B023
+        assert "key" in steps
+        assert folder() is None
+        assert contents(source) == contents(target)
+    assert last > 10
 
 
 def test_a_target_that_has_its_own_sessions_is_refused(makers: tuple[Make, Make]) -> None:

@@ -49,12 +49,12 @@ def copy(invocation: Invocation, *, source: Path | str, target: Path | str) -> C
         try:
             name = without_password(str(homes[0].database))
             now_ms = time.time_ns() // 1_000_000
-            return copy_store(stores[0].database, stores[1].database, name, now_ms, owner_is_dead)
+            databases = stores[0].database, stores[1].database
+            return copy_store(*databases, name, now_ms, owner_is_dead, lambda: homes[1].take_key(homes[0]))
         finally:
             for store in stores:
                 await store.close()
 
     done = asyncio.run(run())
-    homes[1].take_key(homes[0])
     where = without_password(str(target))
     return CommandOutput.line(f"{counted(done.rows, 'record')} in {where}, {done.copied} copied now", done)

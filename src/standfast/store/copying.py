@@ -47,9 +47,17 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def copy_store(
-    source: SqlDatabase, target: SqlDatabase, name: str, now_ms: int, is_dead: Callable[[str], bool]
+    source: SqlDatabase,
+    target: SqlDatabase,
+    name: str,
+    now_ms: int,
+    is_dead: Callable[[str], bool],
+    copy_key: Callable[[], None] = lambda: None,
 ) -> Copied:
-    """Copy *source* to *target*. *name* identifies the source if the copy is interrupted and resumed."""
+    """Copy *source* to *target*. *name* identifies the source if the copy is interrupted and resumed.
+
+    *copy_key* copies what is not in the tables: the key that signs snapshots.
+    """
     sql = "SELECT id, owner FROM sessions WHERE owner IS NOT NULL AND until_ms > ?"
     for session_id, owner in source.read_consistently(lambda db: db.execute(sql, (now_ms,)).fetchall()):
         if not is_dead(owner):
@@ -58,9 +66,10 @@ def copy_store(
     copied = sum(_copy_table(source, target, table) for table in TABLES)
     target.write(lambda db: db.skip_used_keys())
     rows = _verify(source, target)
-    target.write(lambda db: records.put_plugin_record(db, *_MARK, None, now_ms))
     if source.read_consistently(lambda db: records.plugin_record(db, *records.FOLDER)) is not None:
         source.write(lambda db: records.put_plugin_record(db, *records.FOLDER, None, now_ms))
+    copy_key()
+    target.write(lambda db: records.put_plugin_record(db, *_MARK, None, now_ms))  # cannot be resumed any more
     return Copied(rows=rows, copied=copied)
 
 
