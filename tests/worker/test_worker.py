@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import shop_app
 from fleet import Fleet, until
 
-from standfast import Runtime
+from standfast import Agent, Runtime
 from standfast.errors import NotConfigured
 from standfast.model.monitor import MonitorState
 from standfast.model.outcome import Finished
@@ -249,3 +250,29 @@ def test_a_worker_with_a_different_snapshot_key_does_not_start(fleet: Fleet) -> 
     other = fleet.launch(STANDFAST_SNAPSHOT_KEY="x" * 32)
     assert other.wait_ended() == 1
     assert "snapshot key" in (fleet.home / "worker-2.log").read_text()
+
+
+def test_a_worker_does_not_claim_for_an_agent_whose_model_it_cannot_open_and_logs_why(fleet: Fleet) -> None:
+    """Bug: it kept their sessions from other workers for a second at a time, and never said why."""
+    app = fleet.home / "clerks.py"
+    app.write_text("from standfast import Agent\nclerk = Agent('openai:gpt-5', name='clerk')\n")
+    fleet.start(app=f"{app}:clerk", OPENAI_API_KEY="")
+    log = fleet.home / "worker-0.log"
+    until(lambda: "no turns of agent clerk are run here: openai:gpt-5 needs a key" in log.read_text())
+    clerk = Agent(shop_app.Words(), name="clerk")
+    fleet.queue(("a", "say A 1"), agent=clerk)
+
+    async def offered(runtime: Runtime) -> bool:
+        store = runtime.store
+        return all([await store.offer(runtime.now_ms(), 0, ("clerk",), 1) for _ in range(30)])
+
+    assert fleet.with_runtime(offered)
+
+
+@one_store
+def test_a_worker_that_cannot_serve_its_health_endpoint_does_not_start(fleet: Fleet) -> None:
+    """Bug: an address in use was an internal error with a request to report it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        worker = fleet.launch("--health", f"127.0.0.1:{taken.getsockname()[1]}")
+        assert worker.wait_ended() == 1
+    assert "cannot serve health on 127.0.0.1" in (fleet.home / "worker-0.log").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -31,6 +32,13 @@ def parse_address(option: str, text: str | None) -> tuple[str, int] | None:
     if not port.isdecimal() or int(port) > 65535:
         raise click.UsageError(f"{option} {text!r} must look like 127.0.0.1:8081, :8081 or 8081")
     return (host.strip("[]") or "0.0.0.0") if separator else "127.0.0.1", int(port)  # noqa: S104
+
+
+def require_urls(option: str, text: str | None) -> None:
+    """Raise `UsageError` unless every part of *text*, separated by commas, is the URL of a server."""
+    for part in () if text is None else text.split(","):
+        if not re.match("https?://[^/]", part.strip()):
+            raise click.UsageError(f"{option} {text!r} must look like http://restate:8080")
 
 
 @click.command(
@@ -131,6 +139,8 @@ def command(
     restate = None
     if engine == "restate":
         host, port = parse_address("--listen", listen) or ("", 0)
+        for option, urls in (("--advertise", advertise), ("--admin", admin), ("--ingress", ingress)):
+            require_urls(option, urls)
         reached = advertise or f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"  # noqa: S104
         restate = RestateSettings(listen=(host, port), advertise=reached, admin=admin, ingress=ingress)
     settings = WorkerSettings(

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from standfast.errors import NotConfigured
 from standfast.model.canonical import Json
 
 _MAX_HEAD_BYTES: Final = 8 << 10
@@ -40,7 +41,10 @@ class WorkerReport:
 async def serve_health(
     where: tuple[str, int] | None, report: Callable[[], Awaitable[WorkerReport]]
 ) -> AsyncIterator[tuple[str, int] | None]:
-    """Serve *report* at a host and port, port 0 for any free one; yield the address, None without *where*."""
+    """Serve *report* at a host and port, port 0 for any free one; yield the address, None without *where*.
+
+    Raise `NotConfigured` if it cannot be served there.
+    """
     if where is None:
         yield None
         return
@@ -60,7 +64,13 @@ async def serve_health(
         with contextlib.suppress(OSError):
             await writer.wait_closed()
 
-    server = await asyncio.start_server(answer, *where, limit=_MAX_HEAD_BYTES)
+    try:
+        server = await asyncio.start_server(answer, *where, limit=_MAX_HEAD_BYTES)
+    except OSError as error:
+        raise NotConfigured(
+            f"cannot serve health on {where[0]}:{where[1]}: {error.strerror or error}",
+            hint="give --health a host of this machine and a free port",
+        ) from None
     try:
         host, port = server.sockets[0].getsockname()[:2]
         yield host, port

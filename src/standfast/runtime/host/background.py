@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
@@ -35,8 +36,10 @@ from standfast.ports.session_store import CLOCK_TOLERANCE_MS, WORK, SessionStore
 from standfast.runtime.host import task_changes as changes
 from standfast.runtime.host.closing import WaitGraph
 from standfast.runtime.host.tasks import Tasks, child_of
-from standfast.runtime.sessions.directory import SessionDirectory
+from standfast.runtime.sessions.directory import AnyAgent, SessionDirectory
 from standfast.runtime.turn import Turn
+
+log: Final = logging.getLogger("standfast")
 
 _GONE = "the process that ran the task is gone"
 
@@ -230,6 +233,7 @@ class RecoveryLoop:
         self._background = background
         self._clock_offset_ms: int | None = None
         self._engines_elsewhere: dict[str, float] = {}
+        self._without_model: set[str] = set()
         self._dropped_ms = -_DROP_EVERY_MS
         self.looked_s: float | None = None
         """When the last round succeeded, on the monotonic clock."""
@@ -293,7 +297,8 @@ class RecoveryLoop:
     async def _claim_offers(self) -> list[Turn[Any]]:
         """Resume the turns and start the inputs that the store offers to this process, for its slots."""
         directory, store = self._directory, self._directory.store
-        agents = tuple(name for name, agent in directory.agents.items() if directory.slots.admits(agent))
+        admitted = {name: it for name, it in directory.agents.items() if directory.slots.admits(it)}
+        agents = tuple(name for name, agent in admitted.items() if self._can_run(name, agent))
         now = directory.services.clock.monotonic()
         without = tuple(build for build, until in self._engines_elsewhere.items() if now < until)
         found = []
@@ -308,6 +313,17 @@ class RecoveryLoop:
                     self._engines_elsewhere[needed] = now + _ENGINE_S
                 found.append(await self._take_up(record))
         return [turn for turn in found if turn is not None]
+
+    def _can_run(self, name: str, agent: AnyAgent) -> bool:
+        """Return whether the agent's model can be opened here; if not, log the reason once."""
+        try:
+            self._directory.prepared(agent)
+        except StandfastError as error:
+            if name not in self._without_model:
+                log.warning("no turns of agent %s are run here: %s", name, error)
+            self._without_model.add(name)
+            return False
+        return True
 
     async def check_clock(self) -> None:
         """Check whether the system clock was set; if so, reschedule everything that depends on it."""
