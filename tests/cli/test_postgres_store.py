@@ -10,7 +10,9 @@ from urllib.parse import quote
 import pytest
 
 from standfast import Agent, Runtime, Sandbox, ScriptedModel
-from standfast.cli.options import without_password
+from standfast.errors import NotConfigured
+from standfast.runtime.agent_runtime import open_store
+from standfast.runtime.data_dir import without_password
 from standfast.testing.postgres_server import PostgresServer
 from standfast.testing.s3_server import S3Server
 
@@ -152,4 +154,33 @@ def test_a_store_can_be_moved_with_its_snapshots(standfast: Any, url: str, tmp_p
 def test_passwords_are_not_printed() -> None:
     """Ours: commands are printed for copying, but without passwords."""
     assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
+    assert without_password("postgresql://me:sec@ret@host/db?a=b@c") == "postgresql://me:***@host/db?a=b@c"
+    assert (
+        without_password("postgresql://host/db?password=secret&a=b")
+        == "postgresql://host/db?password=***&a=b"
+    )
     assert without_password("shop.db") == "shop.db"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql+psycopg://me:secret@host/db", "mysql://me:secret@host/db", "POSTGRES://me:secret@host/db"],
+)
+def test_a_url_of_another_kind_is_not_the_path_of_a_new_store(
+    standfast: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str
+) -> None:
+    """Bug: each machine worked on a SQLite file of its own, in a directory named after the URL."""
+    monkeypatch.chdir(tmp_path)
+    scheme = url.partition("me:")[0]
+    for words in (("sessions", "list", "--store", url), ("store", "copy", "shop.db", url)):
+        shown = standfast(*words)
+        assert shown.status == 2
+        assert f"{scheme} is not the URL of a store" in shown.stderr
+        assert "secret" not in shown.stderr
+    monkeypatch.setenv("STANDFAST_STORE", url)
+    shown = standfast("sessions", "list", "--json")
+    assert shown.status == 1
+    assert shown.document["error"]["message"] == f"{scheme} is not the URL of a store"
+    with pytest.raises(NotConfigured):
+        open_store(url)
+    assert list(tmp_path.glob("*:")) == []

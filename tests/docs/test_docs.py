@@ -59,7 +59,7 @@ def _database_url(page: Path, request: pytest.FixtureRequest) -> str:
     if "DATABASE_URL" not in page.read_text(encoding="utf-8"):
         return ""
     server: PostgresServer = request.getfixturevalue("postgres")
-    return server.url + "?application_name=docs"
+    return server.url
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -85,6 +84,8 @@ class Invocation(NamedTuple):
         """Return a command line, for copying, that uses the same data."""
         import shlex
 
+        from standfast.runtime.data_dir import without_password
+
         where = ("--store", without_password(str(self.given_data_dir))) if self.given_data_dir else ()
         return f"{self.program} {shlex.join((*words, *where))}"
 
@@ -123,14 +124,13 @@ class LocationParameter(click.ParamType[Any]):
     name = "store"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from standfast.errors import NotConfigured
         from standfast.runtime.data_dir import is_url
 
-        return value if isinstance(value, Path) or is_url(value) else Path(value)
-
-
-def without_password(location: str) -> str:
-    """Return a URL with its password replaced by `***`, or a path unchanged."""
-    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:***@", location)
+        try:
+            return value if isinstance(value, Path) or is_url(value) else Path(value)
+        except NotConfigured as error:
+            self.fail(f"{error.message}: {error.hint}", param, ctx)
 
 
 _shared = (

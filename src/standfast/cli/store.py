@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from standfast.cli.options import Invocation, LocationParameter, answers, inherited_options, without_password
+from standfast.cli.options import Invocation, LocationParameter, answers, inherited_options
 from standfast.cli.output import CommandOutput, counted
 
 
@@ -35,7 +35,7 @@ def copy(invocation: Invocation, *, source: Path | str, target: Path | str) -> C
 
     from standfast.durable.journal import owner_is_dead
     from standfast.errors import InvalidArgument
-    from standfast.runtime.data_dir import DataDir, open_sql_store
+    from standfast.runtime.data_dir import DataDir, open_sql_store, without_password
     from standfast.store.copying import Copied, copy_store
 
     homes = DataDir(source, make=False), DataDir(target)
@@ -47,7 +47,8 @@ def copy(invocation: Invocation, *, source: Path | str, target: Path | str) -> C
     async def run() -> Copied:
         stores = [open_sql_store(home.database, lambda owner: False) for home in homes]
         try:
-            name = without_password(str(homes[0].database))
+            place = homes[0].database
+            name = without_password(place) if isinstance(place, str) else str(place.resolve())
             now_ms = time.time_ns() // 1_000_000
             databases = stores[0].database, stores[1].database
             return copy_store(*databases, name, now_ms, owner_is_dead, lambda: homes[1].take_key(homes[0]))

@@ -18,6 +18,7 @@ from typing import Any, Final
 from standfast.errors import NotConfigured, StandfastError
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.data_dir import without_password
 from standfast.tools.module_file import load_file
 
 _FORMS: Final = "write module:name or file.py:name"
@@ -47,8 +48,9 @@ class App:
         if self.make is None:
             return Runtime(store, agents=self.agents, **settings)
         if store is not None and not self.takes_store:
+            given = without_password(os.fspath(store))
             raise NotConfigured(
-                f"{self.name} takes no argument, so it cannot use the store {os.fspath(store)}",
+                f"{self.name} takes no argument, so it cannot use the store {given}",
                 hint=f"write def {self.name.rpartition(':')[2]}(store): return Runtime(store, agents=[...])",
             )
         try:

@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,7 +33,9 @@ _MIN_KEY_BYTES: Final = 16
 DATABASE: Final = "standfast.db"
 HOME: Final = ".standfast"
 _DATABASE_SUFFIXES: Final = (".db", ".sqlite", ".sqlite3")
-_URL_SCHEMES: Final = ("postgresql://", "postgres://")
+_URL_SCHEMES: Final = ("postgresql", "postgres")
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_PASSWORDS: Final = (re.compile(r"(?<=://)([^/@:]*:)[^/?]*(?=@)"), re.compile(r"([?&]password=)[^&]*"))
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 _ANOTHER: Final = f"choose another with --store or {STORE_VARIABLE}"
 
@@ -177,8 +180,24 @@ def _is_database(path: Path) -> bool:
 
 
 def is_url(location: str | os.PathLike[str]) -> bool:
-    """Return whether *location* is the URL of a database rather than a path."""
-    return str(location).startswith(_URL_SCHEMES)
+    """Return whether *location* is the URL of a database rather than a path.
+
+    Raise `NotConfigured` for any other URL, which as a path would be a new, empty store.
+    """
+    found = None if isinstance(location, os.PathLike) else _URL.match(location)
+    if found is not None and found[1] not in _URL_SCHEMES:
+        raise NotConfigured(
+            f"{found[0]} is not the URL of a store",
+            hint="write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, or the path of a file or directory",
+        )
+    return found is not None
+
+
+def without_password(location: str) -> str:
+    """Return a URL with its password replaced by `***`, or a path unchanged."""
+    for password in _PASSWORDS:
+        location = password.sub(r"\1***", location)
+    return location
 
 
 def default_location() -> Path | str:
