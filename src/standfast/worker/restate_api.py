@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
+import logging
 import urllib.error
 import urllib.request
 from typing import Final
@@ -15,6 +17,8 @@ from standfast.model.canonical import Json
 from standfast.model.session import SANDBOX_AGENT, TurnState
 from standfast.ports.session_store import WORK
 from standfast.runtime.agent_runtime import Runtime
+
+log: Final = logging.getLogger("standfast")
 
 SERVICE: Final = "standfast_session"
 _HTTP_S: Final = 10.0
@@ -59,7 +63,7 @@ class RestateApi:
                 if refused.code < 500:
                     raise NotConfigured(f"Restate refused {url} with {refused.code}: {why}") from None
                 problem = f"Restate failed at {url} with {refused.code}: {why}"
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
                 problem = f"Restate cannot be reached at {url}: {error}"
         hint = "start restate-server, or give its address with --admin and --ingress"
         raise NotConfigured(problem, hint=hint)
@@ -91,8 +95,10 @@ async def sweep(runtime: Runtime, restate: RestateApi, every_s: float) -> None:
                     await changed.wait()
             changed.clear()
             await asyncio.sleep(min(every_s, _SETTLE_S))
-            with contextlib.suppress(StoreError, NotConfigured):  # the next sweep may succeed
+            try:
                 await _wake_all(runtime, restate)
+            except (StoreError, NotConfigured) as error:  # the next sweep may succeed
+                log.warning("the sweep for turns without an invocation failed: %s", error)
     finally:
         stop_listening()
 
