@@ -36,6 +36,18 @@ def test_a_key_that_others_can_read_is_reported(standfast: Any, home: Path) -> N
     assert (bad["name"], bad["hint"]) == ("snapshot key", f"chmod 600 {home / 'snapshot.key'}")
 
 
+def test_a_directory_that_others_can_list_is_reported_if_its_path_is_relative(
+    standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a relative path was said not to exist yet, and was not checked."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir(mode=0o755)
+    checks = {
+        check["name"]: check for check in standfast("doctor", "--store", "data", "--json").document["checks"]
+    }
+    assert checks["data directory"]["hint"] == "other users can list it: chmod 700 data"
+
+
 def test_a_damaged_database_is_reported_and_does_not_crash_the_command(standfast: Any, home: Path) -> None:
     """Ours: the doctor must work on damaged data."""
     home.mkdir(mode=0o700)

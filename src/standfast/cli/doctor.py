@@ -136,7 +136,7 @@ def _data_dir(data: DataDir) -> Finding:
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         another = "make it writable, or choose another with --store or STANDFAST_STORE"
         return False, f"{place} is not a writable directory", another
-    if place != home:
+    if place != home.absolute():
         return True, f"{home}: {_NOT_YET}", None
     mode = stat.S_IMODE(home.stat().st_mode)
     private = data.is_file or not mode & 0o077  # a database file in a shared directory is itself private
