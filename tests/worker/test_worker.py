@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,8 @@ from standfast.model.monitor import MonitorState
 from standfast.model.outcome import Finished
 from standfast.model.session import TurnRecord, TurnState
 from standfast.model.trigger import Schedule
-from standfast.worker.worker import require_same_key
+from standfast.ports.model_provider import ModelDelta, ModelRequest
+from standfast.worker.worker import Worker, WorkerSettings, require_same_key
 
 pytestmark = pytest.mark.slow
 one_store = pytest.mark.sampled(2)
@@ -276,3 +279,32 @@ def test_a_worker_that_cannot_serve_its_health_endpoint_does_not_start(fleet: Fl
         worker = fleet.launch("--health", f"127.0.0.1:{taken.getsockname()[1]}")
         assert worker.wait_ended() == 1
     assert "cannot serve health on 127.0.0.1" in (fleet.home / "worker-0.log").read_text()
+
+
+def test_a_worker_that_does_not_start_claims_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: it began turns while its key was still being checked, and interrupted them when it ended."""
+    called = asyncio.Event()
+
+    class Clerk(shop_app.Words):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+            called.set()
+            async for delta in super().stream(request):
+                yield delta
+
+    async def check_slowly(store: object, key: object, now_ms: int) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await called.wait()
+        raise NotConfigured("another key")
+
+    clerk = Agent(Clerk(), name="clerk")
+    monkeypatch.setattr("standfast.worker.worker.require_same_key", check_slowly)
+
+    async def run() -> None:
+        async with Runtime(tmp_path / "shop.db", keeper=False) as other:
+            await (await other.session("a", agent=clerk)).queue("say A 1")
+        with pytest.raises(NotConfigured):
+            await Worker(Runtime(tmp_path / "shop.db", agents=[clerk]), WorkerSettings()).run()
+
+    asyncio.run(run())
+    assert not called.is_set()

@@ -100,10 +100,13 @@ class Worker:
         settings, runtime, slots = self.settings, self.runtime, self._slots
         # If Restate schedules the turns, the runtime itself starts only those below running ones.
         runtime.slots = slots if settings.restate is None else TurnSlots(0)
+        runtime.slots.is_closed = True  # until the worker has started
         async with runtime, self._stopped_by_signals():
             await require_same_key(runtime.store, settings.snapshot_key, runtime.now_ms())
             async with serve_health(settings.health, self.report) as self.address:
                 log.info("worker %s claims turns", process_name(os.getpid()))
+                runtime.slots.is_closed = False
+                runtime.slots.freed()
                 if settings.restate is not None:
                     await self._work_for_restate(settings.restate, started)
                     return
