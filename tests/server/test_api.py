@@ -18,8 +18,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import msgspec
-from server_stage import GENEROUS, WEBHOOK_SECRET, ServerStage, events_of
+from server_stage import GENEROUS, WEBHOOK_SECRET, ObedientModel, ServerStage, events_of, refund
 
+from standfast import Agent, UsageLimits
 from standfast.server import Limits, streams
 
 
@@ -316,6 +317,37 @@ def test_code_can_be_run_validated_and_snapshotted(client: httpx2.Client) -> Non
     assert len(client.get(f"/v1/snapshots/{snapshot}").content) > 20
     wrong = client.post("/v1/validations", json={"code": "x +", "session_id": "code"}).json()
     assert wrong["error"]["code"] == "SYNTAX_ERROR"
+
+
+@pytest.mark.slow
+def test_a_client_cannot_raise_the_limits_of_the_sandbox(stage: ServerStage) -> None:
+    """Bug: any client with the scope `run` could let code use all memory and CPU time of the machine."""
+    code = {"code": "1 + 1", "session_id": "limited"}
+    with stage.client("run") as client, stage.client("admin") as admin:
+        for more in ({"limits": {"memory_mb": 100_000}}, {"timeout_ms": 3_600_000}):
+            refused = client.post("/v1/runs", json={**code, **more})
+            assert (refused.status_code, refused.json()["code"]) == (422, "INVALID_ARGUMENT")
+            assert "at most" in refused.json()["detail"]
+            assert admin.post("/v1/runs", json={**code, **more}).json()["result"] == 2
+        less = client.post("/v1/runs", json={**code, "limits": {"memory_mb": 32}, "timeout_ms": 4_000})
+        assert less.json()["result"] == 2
+
+
+def test_a_client_cannot_raise_the_limits_of_an_agent(tmp_path: Path) -> None:
+    """Bug: `limits` in a request replaced those of the agent, so any client could escape its budget."""
+    agent = Agent(ObedientModel(), name="frugal", limits=UsageLimits(max_calls=1), tools=[refund])
+    with ServerStage(tmp_path, agents=[agent]) as stage, stage.client("run") as client:
+        client.post("/v1/sessions", json={"session_id": "s", "agent": "frugal"}).raise_for_status()
+        refused = client.post("/v1/sessions/s/turns", json={"input": "hi", "limits": {"max_calls": 2}})
+        assert (refused.status_code, refused.json()["code"]) == (422, "INVALID_ARGUMENT")
+        for number, limits in enumerate(({}, {"max_tokens": 1_000})):
+            body = {"input": "refund", "limits": limits}
+            turn = client.post("/v1/sessions/s/turns", json=body).json()
+            with stage.client("approve") as approver:
+                path = f"/v1/approvals/{turn['waits'][0]['wait_id']}/decision"
+                approver.post(path, json={"approved": True}).raise_for_status()
+            ended = client.post(f"/v1/sessions/s/turns/{turn['turn_id']}/resume").json()
+            assert ended["outcome"]["reason"] == "turn_budget", number
 
 
 @pytest.mark.slow

@@ -92,6 +92,17 @@ def test_scopes_determine_what_a_client_may_do(stage: ServerStage) -> None:
     _with_client(stage, stage.token("read", "run"), runs)
 
 
+def test_a_client_cannot_raise_the_time_limit_of_the_sandbox(stage: ServerStage) -> None:
+    """Bug: `run_code` accepted a timeout of weeks from any client with the scope `run`."""
+
+    async def work(client: Client) -> None:
+        ran = await client.call_tool("run_code", {"code": "1", "session": "slow", "timeout_ms": 10**9})
+        assert ran.is_error
+        assert "timeout_ms may be at most 5,000 here" in _text(ran)
+
+    _with_client(stage, stage.token("read", "run"), work)
+
+
 @pytest.mark.parametrize("mode", REVISIONS)
 def test_a_tenant_sees_only_its_own_resources(stage: ServerStage, mode: str) -> None:
     """Ours: sessions, snapshots and histories of another tenant do not exist for it."""

@@ -23,7 +23,7 @@ class McpCaller:
     """The tenant whose snapshots it may restore; None for all."""
 
     def may(self, scope: str) -> bool:
-        """Return whether the caller has the scope "read", "run" or "approve"."""
+        """Return whether the caller has the scope "read", "run", "approve" or "admin"."""
         return True
 
     def require(self, scope: str) -> None:

@@ -28,6 +28,7 @@ from standfast.mcp.callers import McpCaller, caller_of
 from standfast.mcp.serving_agents import TASKS, AgentTools, TaskParams, UpdateParams
 from standfast.mcp.serving_resources import AgentPrompts, SessionResources
 from standfast.mcp.serving_results import failed_result, tool_result
+from standfast.model.limits import require_allowed
 from standfast.model.run import RunResult, RunStatus
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.agent_runtime import Runtime
@@ -167,6 +168,8 @@ class McpService:
                 session = await self._code_session(caller, given)
                 if responses:  # the run is already waiting; these are the answers
                     return await self._decided_run(ctx, caller, session, None, responses)
+                if "timeout_ms" in given and not caller.may("admin"):
+                    require_allowed("timeout_ms", given["timeout_ms"], box.options.limits.wall_ms)
                 options = {"timeout_ms": given["timeout_ms"]} if "timeout_ms" in given else {}
                 with caller.working():
                     result = await box.run(given["code"], session=session, **options)

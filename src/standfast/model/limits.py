@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -58,6 +58,34 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 _INTEGERS: Final = {int}
+
+L = TypeVar("L", bound=msgspec.Struct)
+
+
+def lowered(asked: L, allowed: L) -> L:
+    """Return the limits that a client asked for, none of them above those that are *allowed*.
+
+    A field that has its default is lowered, because the client may not have set it; any other field above the
+    allowed value raises `InvalidArgument`. None means no limit.
+    """
+    changed: dict[str, Any] = {}
+    for each in msgspec.structs.fields(asked):
+        value, most = getattr(asked, each.name), getattr(allowed, each.name)
+        if most is None or (value is not None and value <= most):
+            continue
+        if value != each.default:
+            require_allowed(each.name, value, most)
+        changed[each.name] = most
+    return msgspec.structs.replace(asked, **changed)
+
+
+def require_allowed(name: str, value: float, most: float) -> None:
+    """Raise `InvalidArgument` if a client asks for a limit above the one that the operator has set."""
+    if value > most:
+        raise InvalidArgument(
+            f"{name} may be at most {most:,} here, got {value:,}",
+            hint="only a token with the scope admin may exceed the limits of the server's agents and sandbox",
+        )
 
 
 class CapabilityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

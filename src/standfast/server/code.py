@@ -7,6 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from standfast.errors import Code, RequestRefused, SessionExists
+from standfast.model.limits import lowered, require_allowed
 from standfast.model.run import RunRequest, RunResult
 from standfast.runtime.http_values import Restore, Restored, RunCode, SnapshotMade
 from standfast.server.calls import BINARY, Call, Routes
@@ -44,13 +45,19 @@ async def _execute(call: Call, *, validate_only: bool) -> RunResult:
     head = await call.runtime.store.head(session_id)
     if head is not None and (head.tenant != call.tenant or head.code is None):
         raise SessionExists(asked.session_id)
+    limits = asked.limits
+    if not call.credential.allows(Scope.ADMIN):
+        allowed = box.options.limits
+        limits = None if limits is None else lowered(limits, allowed)
+        if asked.timeout_ms is not None:
+            require_allowed("timeout_ms", asked.timeout_ms, allowed.wall_ms)
     request = RunRequest(
         session_id=session_id,
         language=asked.language,
         code=asked.code,
         inputs=asked.inputs,
         timeout_ms=asked.timeout_ms,
-        limits=asked.limits,
+        limits=limits,
         validate_only=validate_only,
         idempotency_key=call.headers.get("idempotency-key") or None,
     )

@@ -18,7 +18,7 @@ from standfast.errors import StandfastError, TokenNotFound, TurnNotFound
 from standfast.model.canonical import Json
 from standfast.model.events import TurnBlocked, TurnCommitted, TurnParked
 from standfast.model.journal import JournalStep
-from standfast.model.limits import UsageLimits
+from standfast.model.limits import UsageLimits, lowered
 from standfast.model.session import TurnRecord, TurnState
 from standfast.ports.session_store import QueuedInput
 from standfast.runtime.agent_session import Attachment, Prompt, Session
@@ -76,7 +76,7 @@ async def create_turn(call: Call) -> Any:
         call,
         session,
         await read_content(call, asked.input),
-        limits=asked.limits,
+        limits=_allowed_limits(call, session, asked.limits),
         key=call.headers.get("idempotency-key") or None,
     )
     if before is not None:
@@ -85,6 +85,14 @@ async def create_turn(call: Call) -> Any:
         view = TurnView(turn_id=turn.turn_id, session_id=session.session_id, status="running")
         return Response(msgspec.json.encode(view), 202, {"location": _address(call, turn.turn_id)}, JSON)
     return view_result(await turn.settled())
+
+
+def _allowed_limits(call: Call, session: Session[Any], asked: UsageLimits | None) -> UsageLimits | None:
+    """Return the limits of a turn, which only an `admin` credential may raise above those of the agent."""
+    prepared = call.runtime.live(session.session_id).prepared
+    if asked is None or prepared is None or call.credential.allows(Scope.ADMIN):
+        return asked
+    return lowered(asked, prepared.agent.limits)
 
 
 async def start_turn(
