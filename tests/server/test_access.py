@@ -289,6 +289,13 @@ def test_an_unsupported_method_is_refused(acme: Acme, operation: Operation) -> N
     assert operation.method in answer.headers["allow"]
 
 
+def test_a_cookie_with_a_malformed_referer_is_refused(acme: Acme) -> None:
+    """Bug: a Referer that is not a URL was an internal error."""
+    headers = {"cookie": f"standfast={acme.tokens['admin']}", "referer": "http://[::1"}
+    with acme.client(None) as client:
+        refused(client.get("/v1/agents", headers=headers), 403)
+
+
 def test_an_unknown_path_looks_like_a_known_one_without_a_token(acme: Acme) -> None:
     """Ours: a client without a credential learns nothing about routes."""
     with acme.client(None) as client:

@@ -565,6 +565,20 @@ def test_a_quiet_stream_sends_heartbeats(
         assert next(stream.iter_lines()) == ":"
 
 
+@pytest.mark.parametrize("cursor", ["-1", "x", "1", "0..-3", "-5..0", f"-{10**30}..0", "1.0.\u00b2", "."])
+def test_a_malformed_cursor_is_refused(client: httpx2.Client, session: str, cursor: str) -> None:
+    """Bug: on `/v1/events`, and for a negative number, the response began with 200 and then broke off."""
+    for path in ("/v1/events", f"{session}/events"):
+        with client.stream("GET", path, params={"after": cursor}) as stream:
+            assert stream.status_code == 422, path
+
+
+def test_an_age_beyond_all_records_prunes_nothing(client: httpx2.Client) -> None:
+    """Bug: an age of 1e308 seconds was an internal error."""
+    assert client.post("/v1/prune", json={"older_than_s": 1e308}).status_code == 400
+    assert client.post("/v1/prune", json={"older_than_s": 1e10}).json()["sessions"] == 0
+
+
 def test_an_unknown_cursor_gets_a_gap_and_then_the_committed_nodes(
     client: httpx2.Client, session: str
 ) -> None:

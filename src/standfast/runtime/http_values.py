@@ -361,7 +361,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 class Prune(Request, frozen=True, kw_only=True):
     """The data to delete: idle sessions and records of that age, old frames, abandoned branches."""
 
-    older_than_s: Annotated[float, msgspec.Meta(ge=1)] | None = None
+    older_than_s: Annotated[float, msgspec.Meta(ge=1, le=1e10)] | None = None
     frames: bool = False
     branches: bool = False
     session_id: SessionIdField | None = None

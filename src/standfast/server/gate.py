@@ -100,7 +100,10 @@ class OriginGate:
             if navigable and headers.get("sec-fetch-mode") == "navigate" and method in SAFE_METHODS:
                 return True
             return method in SAFE_METHODS and site in ("same-origin", "none")
-        referer = urlsplit(headers.get("referer", ""))
+        try:
+            referer = urlsplit(headers.get("referer", ""))
+        except ValueError:
+            return False
         return bool(referer.netloc) and self._is_allowed(
             f"{referer.scheme}://{referer.netloc}".lower(), scheme, headers.get("host", "")
         )

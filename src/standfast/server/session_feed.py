@@ -16,11 +16,12 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from standfast.errors import InvalidArgument, StandfastError
 from standfast.model.events import Event, Gap, TurnCommitted
@@ -31,6 +32,21 @@ from standfast.runtime.turn import EventSignal
 
 MAX_EVENTS: Final = 8_192
 _LOOK_S: Final = 1.0
+_CURSOR: Final = re.compile(r"([^.]*)\.(\d{1,18})", re.ASCII)
+
+
+class FeedCursor(NamedTuple):
+    """A position in the stream of all sessions."""
+
+    epoch: str
+    number: int
+
+    @classmethod
+    def parse(cls, text: str) -> FeedCursor:
+        found = _CURSOR.fullmatch(text)
+        if found is None:
+            raise InvalidArgument(f"{text[:80]!r} is not a cursor of this stream")
+        return cls(found[1], int(found[2]))
 
 
 class SessionFeed:
@@ -48,16 +64,13 @@ class SessionFeed:
         self._unwatch: Callable[[], None] | None = None
         self._looking: asyncio.Task[None] | None = None
 
-    async def follow(self, tenant: str, after: str | None) -> AsyncIterator[tuple[str, SessionEvent]]:
+    async def follow(self, tenant: str, after: FeedCursor | None) -> AsyncIterator[tuple[str, SessionEvent]]:
         """Yield a cursor and an event for everything after cursor *after*, or from now on if it is None."""
         await self._start()
         bell, seq = EventSignal(), self._last
         if after is not None:
-            epoch, dot, place = after.partition(".")
-            if not dot or not place.isascii() or not place.isdigit() or len(place) > 18:
-                raise InvalidArgument(f"{after[:80]!r} is not a cursor of this stream")
-            if epoch == self._epoch and self._oldest - 1 <= int(place) <= self._last:
-                seq = int(place)
+            if after.epoch == self._epoch and self._oldest - 1 <= after.number <= self._last:
+                seq = after.number
             else:
                 yield self._cursor(seq), SessionEvent(session_id=None, event=Gap())
         self._bells.append(bell)

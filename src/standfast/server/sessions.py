@@ -31,6 +31,7 @@ from standfast.runtime.session_views import (
 from standfast.runtime.sessions.observation import Cursor, Observed
 from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
+from standfast.server.session_feed import FeedCursor
 from standfast.server.streams import EventStream, sse
 from standfast.server.tenants import METADATA_KEY, new_session_id
 
@@ -185,9 +186,10 @@ async def session_events(call: Call) -> EventStream:
 async def all_events(call: Call) -> EventStream:
     """Stream the events of all sessions, from now on or after `Last-Event-ID`."""
     cursor = last_event_id(call)
+    after = None if cursor is None else FeedCursor.parse(cursor)
 
     async def chunks() -> AsyncIterator[bytes]:
-        async for position, event in call.server.feed.follow(call.tenant, cursor):
+        async for position, event in call.server.feed.follow(call.tenant, after):
             yield sse(event, position)
 
     return stream(call, chunks())

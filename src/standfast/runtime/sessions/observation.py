@@ -8,6 +8,7 @@ since.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
@@ -96,6 +97,9 @@ async def messages_of_turn(store: SessionStore, record: session.TurnRecord) -> t
         window *= 4
 
 
+_CURSOR: Final = re.compile(r"(\d{1,18})\.([^.]*)\.(\d{1,18})", re.ASCII)
+
+
 class Cursor(msgspec.Struct, frozen=True):
     """A position in a session. Use `str(cursor)` and `Cursor.parse` to store it."""
 
@@ -108,11 +112,11 @@ class Cursor(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        try:
-            depth, epoch, seq = text.split(".")
-            return cls(int(depth), epoch, int(seq))
-        except ValueError:
-            raise InvalidArgument(f"{text[:80]!r} is not a cursor of this session") from None
+        found = _CURSOR.fullmatch(text)
+        if found is None:
+            raise InvalidArgument(f"{text[:80]!r} is not a cursor of this session")
+        depth, epoch, seq = found.groups()
+        return cls(int(depth), epoch, int(seq))
 
 
 class Observed(msgspec.Struct, frozen=True):
