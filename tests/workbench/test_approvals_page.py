@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from workbench_stage import Workbench
@@ -9,9 +11,10 @@ from workbench_stage import Workbench
 pytestmark = pytest.mark.slow
 
 
-def ask(stage: Workbench, session_id: str, cents: int = 500) -> str:
+def ask(stage: Workbench, session_id: str, cents: int = 500, order_id: str = "A1") -> str:
     """Request a refund, and return the id of the approval."""
-    result = stage.say(session_id, f'call refund {{"order_id": "A1", "cents": {cents}}}')
+    arguments = json.dumps({"order_id": order_id, "cents": cents}, ensure_ascii=False)
+    result = stage.say(session_id, f"call refund {arguments}")
     return str(result.waits[0].wait_id)
 
 
@@ -96,6 +99,33 @@ def test_the_exact_call_and_the_turn_behind_it_are_shown(stage: Workbench, page:
     page.get_by_role("button", name="Deny").click()
     expect(page.locator(".request")).to_contain_text("Denied by Ada")
     expect(page.locator(".request")).to_contain_text("not this week")
+
+
+def test_a_request_of_a_session_with_a_long_id_fits_on_a_phone(stage: Workbench, page: Page) -> None:
+    """Bug: an id of 64 characters was not wrapped, so the inbox scrolled sideways."""
+    one = ask(stage, "x" * 64)
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.goto(f"{stage.url}/approvals")
+    expect(page.locator(".request", has_text="x" * 64)).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    stage.run(stage.runtime.deny(one))
+
+
+def test_invisible_characters_of_arguments_are_shown(stage: Workbench, page: Page) -> None:
+    """Bug: characters that reorder or hide text could make a call look like another one to its approver."""
+    one = ask(stage, "inbox-hidden", 5, order_id="A\u202e1\u200b\u00a02")
+    page.goto(f"{stage.url}/approvals/{one}")
+    expect(page.locator(".arguments").first).to_contain_text('"A\\u202e1\\u200b\u00a02"')
+    page.get_by_text("Edit the arguments").click()
+    field = page.get_by_label("As JSON")
+    assert "A\\u202e1\\u200b" in field.input_value()
+    field.fill(field.input_value().replace("5", "6"))
+    expect(page.locator(".diff ins")).to_contain_text("6")
+    expect(page.locator(".diff")).to_contain_text("\\u202e")
+    page.get_by_role("button", name="Approve").click()
+    expect(page.locator(".request")).to_contain_text("with edited arguments")
+    (approval,) = stage.run(stage.runtime.approvals(session="inbox-hidden"))
+    assert approval.arguments == {"order_id": "A\u202e1\u200b\u00a02", "cents": 6}
 
 
 def test_edited_arguments_are_shown_as_a_diff_and_used_by_the_call(stage: Workbench, page: Page) -> None:

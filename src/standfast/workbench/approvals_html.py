@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from standfast.model.approval import Approval
 from standfast.workbench.parts import arguments_table, due, state_badge, when
+from standfast.workbench.words import visible
 
 _TABS: Final = (
     ("/approvals", "Waiting"),
@@ -85,7 +86,7 @@ def _context(approval: Approval) -> h.Element:
 def _form(approval: Approval, agent: str) -> h.Element:
     """Render the decision form. The arguments are submitted only if they were edited."""
     path = f"/approvals/{approval.approval_id}"
-    text = json.dumps(approval.arguments, ensure_ascii=False, indent=2)
+    text = visible(json.dumps(approval.arguments, ensure_ascii=False, indent=2))
     asks = approval.answer_schema is not UNSET
     return h.form(
         hx_post=f"{path}/decide", hx_target=f"#request-{approval.approval_id}", hx_swap="outerHTML"

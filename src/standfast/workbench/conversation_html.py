@@ -33,7 +33,7 @@ from standfast.workbench.parts import (
     value_block,
     when,
 )
-from standfast.workbench.words import cost, count, duration, moment, one_line, pretty, size, tokens
+from standfast.workbench.words import cost, count, duration, moment, one_line, pretty, size, tokens, visible
 
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"})
 """The media types displayed inline; other files are offered as downloads."""
@@ -317,7 +317,7 @@ def attempts_html(attempts: Sequence[CallAttempt]) -> h.Element:
 
 
 def pretty_lines(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True)
+    return visible(json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True))
 
 
 def _call_state(call: CallView) -> h.Node:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import htpy as h
 
 from standfast.errors import ErrorObject
-from standfast.workbench.words import ago, duration, iso, moment, pretty
+from standfast.workbench.words import ago, duration, iso, moment, pretty, visible
 
 _PATHS: Final = {
     "brand": "M4 17h16M6 17V9a6 6 0 0 1 12 0v8M10 17v-5h4v5",
@@ -159,12 +159,12 @@ def value_block(value: Any, *, label: str, whole: bool = False, most: int = _MOS
 
 
 def arguments_table(arguments: dict[str, Any]) -> h.Node:
-    """Render the arguments of a call, one per line."""
+    """Render the arguments of a call, one per line, with their invisible characters escaped."""
     if not arguments:
         return h.p(".muted")["No arguments"]
     return h.dl(".arguments")[
         [
-            h.div[h.dt(dir="auto")[name], h.dd(dir="auto")[value_text(value)]]
+            h.div[h.dt(dir="auto")[visible(name)], h.dd(dir="auto")[visible(value_text(value))]]
             for name, value in arguments.items()
         ]
     ]

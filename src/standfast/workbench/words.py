@@ -6,9 +6,11 @@ import json
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final
+from unicodedata import category
 
 from standfast.model.limits import NANO, Usage
 
+_KEPT: Final = "\n\t\N{ZERO WIDTH JOINER}"
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 
 
@@ -79,6 +81,21 @@ def pretty(value: Any) -> str:
         return value
     line = json.dumps(value, ensure_ascii=False)
     return line if len(line) <= 72 else json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def visible(text: str) -> str:
+    """Return *text* with invisible characters as JSON escapes, so that they can neither hide nor reorder any.
+
+    Spaces, line breaks and the characters that join emoji remain. The result of JSON is the same JSON.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one
+        if one.isprintable() or one in _KEPT or category(one) == "Zs"
+        else json.dumps(one).removeprefix('"').removesuffix('"')
+        for one in text
+    )
 
 
 def one_line(text: str, most: int = 160) -> str:
