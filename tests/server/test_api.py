@@ -556,6 +556,16 @@ def test_too_many_requests_without_a_credential_are_refused(tmp_path: Path) -> N
         assert client.get("/v1/agents").is_success
 
 
+def test_rejected_requests_cannot_flood_the_audit_log(tmp_path: Path) -> None:
+    """Bug: requests without a credential could fill the log until the decisions in it were deleted."""
+    with ServerStage(tmp_path, limits=Limits(failures_per_min=3)) as stage:
+        for headers in ({}, {"host": "evil.example"}):
+            for _ in range(5):
+                assert httpx2.get(f"{stage.url}/v1/agents", headers=headers).status_code in (401, 421, 429)
+        lines = (tmp_path / "audit.jsonl").read_text().splitlines()
+        assert len(lines) == 3
+
+
 def test_a_quiet_stream_sends_heartbeats(
     stage: ServerStage, client: httpx2.Client, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

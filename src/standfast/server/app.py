@@ -372,6 +372,8 @@ class ServerApp:
             raise malformed(f"body: {error}") from None
 
     def _record_refusal(self, scope: Any, credential: Credential, error: StandfastError, status: int) -> None:
+        if not self._limiter.may_record(_client(scope)):
+            return
         self._audit.record(
             "refused",
             credential=credential.id,

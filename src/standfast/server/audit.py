@@ -1,5 +1,7 @@
 """The audit log: one line of JSON for each decision, sign-in and rejected request.
 
+The server records up to `Limits.failures_per_min` rejected requests of one address in a minute.
+
 Rules
 -----
 1. A line identifies the credential by its id; it never contains a token, a code or a cookie.

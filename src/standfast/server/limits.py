@@ -26,7 +26,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     requests_per_s: the sustained request rate, with bursts of up to `burst`. body_bytes: the size of a JSON
     body; `attachment_bytes`, of an upload or a snapshot. streams: concurrently open event streams. turns:
     concurrent turns and code runs, whether a client waits for them or not. failures_per_min: requests without
-    a valid credential from one address.
+    a valid credential from one address, and rejected requests of one address in the audit log.
     """
 
     requests_per_s: float = 200.0
@@ -102,6 +102,14 @@ class CredentialLimiter:
         wait_s = self._meter(f"?{address}", most).take(rate, most, self._clock())
         if wait_s:
             raise _too_many("requests without a valid credential from this address", wait_s)
+
+    def may_record(self, address: str) -> bool:
+        """Count a rejected request of *address*; return whether the audit log has room for it.
+
+        Otherwise one address could fill the log until its older records, such as decisions, are deleted.
+        """
+        most, rate = float(self.limits.failures_per_min), self.limits.failures_per_min / 60
+        return self._meter(f"~{address}", most).take(rate, most, self._clock()) == 0
 
     def use_stream(self, credential_id: str) -> ResourceUse:
         """Count an open stream until it is closed; raise 429 if the credential has too many."""
