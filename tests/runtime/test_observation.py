@@ -11,7 +11,7 @@ import pytest
 from stand_ins import EchoModel, HeldModel, Place, StagedModel, observed, of_kind, said, until
 
 from standfast import Agent, UserMessage
-from standfast.errors import InvalidArgument
+from standfast.errors import InvalidArgument, SessionNotFound
 from standfast.model.events import (
     Gap,
     ModelCallStarted,
@@ -58,6 +58,11 @@ class Watch:
         self._task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await self._task
+
+
+async def drain(observer: AsyncIterator[Observed]) -> None:
+    async for _ in observer:
+        pass
 
 
 def prompt_nodes(events: list[Any]) -> list[str]:
@@ -244,6 +249,28 @@ def test_commits_of_another_runtime_are_observed(place: Place) -> None:
             await watch.until(NodeCommitted, 2)
             assert prompt_nodes(watch.events) == ["from there"]
             await watch.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_observer_learns_that_the_session_was_deleted(place: Place, again: bool) -> None:
+    """Bug: it waited forever, even if another session with the same id had been created."""
+
+    async def main() -> None:
+        first, second = place.runtime(), place.runtime()
+        first.poll_s = 0.001
+        async with first, second:
+            here = await first.session("s", agent=Agent(EchoModel()))
+            await here.turn("one")
+            observer = here.observe()
+            await anext(observer)
+            await second.delete("s")
+            if again:
+                place.clock.advance(1)
+                await second.session("s", agent=Agent(EchoModel()))
+            with pytest.raises(SessionNotFound):
+                await asyncio.wait_for(drain(observer), 30)
 
     asyncio.run(main())
 

@@ -583,6 +583,17 @@ def test_a_malformed_cursor_is_refused(client: httpx2.Client, session: str, curs
             assert stream.status_code == 422, path
 
 
+def test_the_stream_of_a_deleted_session_ends(client: httpx2.Client, session: str) -> None:
+    """Bug: it stayed open, and showed nothing of a new session with the same id."""
+    client.post(f"{session}/turns", json={"input": "hello"}).raise_for_status()
+    with client.stream("GET", f"{session}/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines).startswith("id: ")
+        client.delete(session).raise_for_status()
+        assert not any(line.startswith("event: gap") for line in lines)
+    assert client.get(f"{session}/events").status_code == 404
+
+
 def test_an_age_beyond_all_records_prunes_nothing(client: httpx2.Client) -> None:
     """Bug: an age of 1e308 seconds was an internal error."""
     assert client.post("/v1/prune", json={"older_than_s": 1e308}).status_code == 400

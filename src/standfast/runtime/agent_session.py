@@ -568,7 +568,10 @@ class Session(Generic[Output, Deps]):
         return Cursor(head.depth, self._directory.services.settings.epoch, self._live.events.feed.last_seq)
 
     def observe(self, after: Cursor | str | None = None) -> AsyncIterator[Observed]:
-        """Yield everything after a cursor: committed nodes, then live events. The iterator never ends."""
+        """Yield everything after a cursor: committed nodes, then live events.
+
+        The iterator never ends; it raises `SessionNotFound` if the session is deleted.
+        """
         cursor = Cursor.parse(after) if isinstance(after, str) else after or Cursor()
         relay = self._directory.relay
         return Observer(self._live, self._store, relay, self._directory.poll_s).follow(cursor)

@@ -24,6 +24,8 @@ from typing import Any, Final
 
 import msgspec
 
+from standfast.errors import SessionNotFound
+
 HEARTBEAT_S: Final = 15.0
 QUIET_S: Final = 5.0
 SLOW_READER_S: Final = 60.0
@@ -91,7 +93,8 @@ class EventStream:
             if self.sending_since is None and not left.done():
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
             if not self._task.cancelled():
-                self._task.result()
+                with suppress(SessionNotFound):  # deleted: a client that reconnects gets status 404
+                    self._task.result()
         finally:
             self._on_close()
 

@@ -16,7 +16,7 @@ import msgspec
 
 from standfast.durable.driver import TurnDriver
 from standfast.durable.journal import replay
-from standfast.errors import InvalidArgument
+from standfast.errors import InvalidArgument, SessionNotFound
 from standfast.graph.history import frame_at, nodes_of
 from standfast.model import session
 from standfast.model.events import Event, Gap, NodeCommitted, TurnCommitted
@@ -134,8 +134,11 @@ class Observer:
         self._store = store
         self._relay = relay
         self._poll_s = poll_s
+        self._created_at: int | None = None
+        """When the observed session was created; None until it is known."""
 
     async def follow(self, cursor: Cursor) -> AsyncIterator[Observed]:
+        """Yield events until the caller stops; raise `SessionNotFound` once the session has been deleted."""
         bell = self._live.events.feed.listen(EventSignal())
         elsewhere = self._relay.watch(self._live.session_id, bell)
         try:
@@ -197,6 +200,10 @@ class Observer:
         if last is not None and last <= cursor.depth:
             return
         head = await self._store.head(self._live.session_id)
+        created_at = None if head is None else head.created_at
+        if self._created_at not in (None, created_at):  # another session may have taken its id
+            raise SessionNotFound(self._live.session_id)
+        self._created_at = created_at
         if head is None or head.leaf is None:
             return
         if head.depth < cursor.depth and last is None:  # the session was rewound
