@@ -255,6 +255,19 @@ def test_sessions_are_listed_in_pages(stage: ServerStage) -> None:
         assert sorted(seen) == [f"_pages_p{number}" for number in range(5)]
         waiting = client.get("/v1/sessions", params={"state": "waiting"}).json()["sessions"]
         assert [line["session_id"] for line in waiting] == ["_pages_p3"]
+        for prefix in ("p3", "_pages_p3"):  # Bug: only the stored form of a tenant's id was found
+            found = client.get("/v1/sessions", params={"prefix": prefix}).json()["sessions"]
+            assert [line["session_id"] for line in found] == ["_pages_p3"], prefix
+
+
+def test_an_id_with_the_prefix_of_a_tenant_is_refused(client: httpx2.Client) -> None:
+    """Bug: the message said that the id must match a pattern, which it did."""
+    refused = client.post("/v1/sessions", json={"session_id": "_acme_s", "agent": "clerk"}).json()
+    assert refused["code"] == "INVALID_SESSION_ID"
+    assert (refused["detail"], refused["hint"]) == (
+        "session id '_acme_s' begins with the prefix of a tenant",
+        "choose another id",
+    )
 
 
 def test_an_attachment_is_uploaded_once_and_can_be_read_in_ranges(

@@ -30,16 +30,18 @@ class RequestTooLarge(CallerError):
 
 
 class InvalidSessionId(CallerError):
-    """A session id has invalid characters or an invalid length."""
+    """A session id has invalid characters or an invalid length, or is reserved."""
 
     code = Code.INVALID_SESSION_ID
+    hint = (
+        "use 1 to 64 ASCII letters, digits, '_' or '-'; "
+        "standfast.session_id_from(text) makes such an id from any text"
+    )
 
-    def __init__(self, value: object) -> None:
-        super().__init__(
-            f"session id {str(value)[:80]!r} must match ^[a-zA-Z0-9_-]{{1,64}}$",
-            hint="use 1 to 64 ASCII letters, digits, '_' or '-'; "
-            "standfast.session_id_from(text) makes such an id from any text",
-        )
+    def __init__(
+        self, value: object, problem: str = "must match ^[a-zA-Z0-9_-]{1,64}$", *, hint: str | None = None
+    ) -> None:
+        super().__init__(f"session id {str(value)[:80]!r} {problem}", hint=hint)
 
 
 class InvalidToolName(CallerError):

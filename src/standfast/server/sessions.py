@@ -33,7 +33,7 @@ from standfast.server.calls import Call, Routes
 from standfast.server.credentials import Scope
 from standfast.server.session_feed import FeedCursor
 from standfast.server.streams import EventStream, sse
-from standfast.server.tenants import METADATA_KEY, new_session_id
+from standfast.server.tenants import METADATA_KEY, new_session_id, owned_id
 
 _LAST_EVENT = {"Last-Event-ID": "The cursor of the last event that the client has."}
 ROUTES: Final = Routes()
@@ -93,8 +93,10 @@ async def list_sessions(call: Call) -> SessionPage:
         at, _, session_id = asked.after.partition(".")
         after = int(at), session_id
     active = asked.state not in (None, "idle")
+    prefix = asked.prefix or ""
+    prefixes = (prefix, owned_id(call.tenant, prefix))
     async for head in call.page_heads(asked.agent, after, active=active):
-        if not head.session_id.startswith(asked.prefix or ""):
+        if not head.session_id.startswith(prefixes):
             continue
         (line,) = await lines_of(runtime, [head], left)
         if asked.state in (None, line.state):

@@ -56,7 +56,7 @@ def new_session_id(tenant: str, given: str) -> str:
     """Return the stored id of a new session; raise `InvalidSessionId` if *tenant* may not use it."""
     stored = SessionId(owned_id(tenant, SessionId(given)))
     if not owns_id(tenant, stored):
-        raise InvalidSessionId(given)
+        raise InvalidSessionId(given, "begins with the prefix of a tenant", hint="choose another id")
     return stored
 
 
