@@ -21,7 +21,7 @@ import msgspec
 from server_stage import GENEROUS, WEBHOOK_SECRET, ObedientModel, ServerStage, events_of, refund
 
 from standfast import Agent, UsageLimits
-from standfast.server import Limits, streams
+from standfast.server import Credential, Limits, streams
 
 
 @pytest.fixture(scope="module")
@@ -503,6 +503,20 @@ def test_a_revoked_token_is_refused_and_its_streams_end(stage: ServerStage) -> N
             assert stage.run(stage.app.state.tokens.revoke(token.split("_")[1]))
             assert list(stream.iter_lines()) == []
         assert client.get("/v1/agents").status_code == 401
+
+
+def test_a_stream_ends_when_the_credential_of_an_identity_provider_expires(tmp_path: Path) -> None:
+    """Bug: a stream opened with a JWT stayed open after the JWT had expired."""
+
+    class Provider:
+        async def authenticate(self, token: str) -> Credential:
+            return Credential(id="jwt:eve", scopes=frozenset({"read"}), expires_at=int(time.time() * 1000))
+
+    with ServerStage(tmp_path, auth=Provider()) as stage:
+        headers = {"authorization": "Bearer eve"}
+        with httpx2.stream("GET", f"{stage.url}/v1/events", headers=headers, timeout=30) as stream:
+            assert stream.status_code == 200
+            assert next(stream.iter_lines(), None) is None  # not a heartbeat either
 
 
 def test_limits_apply_to_each_credential(tmp_path: Path) -> None:

@@ -223,6 +223,8 @@ def stream(
     counted = server.limiter.use_stream(credential.id)
 
     async def still_valid() -> bool:
+        if credential.expires_at is not None and call.runtime.now_ms() >= credential.expires_at:
+            return False
         return not credential.id.startswith("tok") or await server.tokens.is_valid(credential)
 
     return EventStream(
