@@ -471,6 +471,15 @@ def test_an_unknown_option_is_refused(options: dict[str, Any]) -> None:
         def f() -> None: ...
 
 
+@pytest.mark.parametrize("options", [{"limits": {"timeout_ms": 5}}, {"idempotent": "no"}, {"description": 5}])
+def test_an_option_of_the_wrong_type_is_refused_at_decoration(options: dict[str, Any]) -> None:
+    """Bug: limits as a dict failed each call as INTERRUPTED, and the text "no" made a tool idempotent."""
+    with pytest.raises(InvalidArgument, match=rf"{next(iter(options))} of tool pay\(\) must be a"):
+
+        @tool(**options)
+        def pay() -> None: ...
+
+
 def test_a_rule_that_is_not_an_expression_is_refused_at_decoration() -> None:
     """Ours: a broken rule would ask a person about every call."""
     for rule in ("x =", "import os", "a = 1", ""):

@@ -73,6 +73,12 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         if self.idempotent is None:
             msgspec.structs.force_setattr(self, "idempotent", self.side_effect in REPEATABLE)
         default_limits(self, _DEFAULT_LIMITS)
+        types = {"description": str, "limits": CapabilityLimits, "idempotent": bool}
+        for field, wanted in types.items():
+            if not isinstance(value := getattr(self, field), wanted):
+                raise InvalidArgument(
+                    f"{field} of tool {self.name}() must be a {wanted.__name__}, got {value!r:.80}"
+                )
 
     def digest(self) -> str:
         """Return the digest of the whole contract, which approvals and snapshots have to match."""
