@@ -8,11 +8,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.graph.shared_history import Position, SharedHistory
 
 from standfast.errors import NodeNotFound, StaleBranch
 from standfast.graph.history import (
-    Branch,
-    SessionGraph,
+    ancestry,
     answered,
     calls_at,
     frame_at,
@@ -57,11 +57,13 @@ class NaiveSession:
     calls: int = 0
     revision: int = 0
 
-    def branch(self) -> Branch:
-        if not self.path:
-            return Branch(model_calls=self.calls, revision=self.revision)
-        last = self.path[-1]
-        return Branch(last.id, len(self.path), last.frame, self.calls, self.revision)
+    @property
+    def leaf(self) -> str | None:
+        return self.path[-1].id if self.path else None
+
+    def position(self) -> Position:
+        frame = self.path[-1].frame if self.path else INITIAL
+        return self.leaf, len(self.path), frame, self.calls, self.revision
 
 
 def grown(
@@ -87,11 +89,10 @@ class GraphMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.graph = SessionGraph()
+        self.graph = SharedHistory("s0")
         self.sessions: dict[str, NaiveSession] = {"s0": NaiveSession()}
         self.nodes: dict[str, NaiveNode] = {}
         self.count = 0
-        self.graph.create("s0")
 
     def session(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from(sorted(self.sessions)))
@@ -133,7 +134,7 @@ class GraphMachine(RuleBasedStateMachine):
         if self.nodes[node] not in self.sessions[name].path:
             with pytest.raises(StaleBranch) as raised:
                 self.graph.append(name, "stale", entries, requires=node)
-            assert raised.value.current_leaf_node_id == self.sessions[name].branch().leaf
+            assert raised.value.current_leaf_node_id == self.sessions[name].leaf
 
     @rule(data=st.data())
     def fork_at_the_leaf(self, data: st.DataObject) -> None:
@@ -152,7 +153,7 @@ class GraphMachine(RuleBasedStateMachine):
                 self.graph.fork(name, new, node)
             return
         self.graph.fork(name, new, node)
-        at_leaf = node == self.sessions[name].branch().leaf
+        at_leaf = node == self.sessions[name].leaf
         calls = self.sessions[name].calls if at_leaf else self.nodes[node].calls
         self.sessions[new] = NaiveSession(self.path_to(node), calls)
 
@@ -175,7 +176,7 @@ class GraphMachine(RuleBasedStateMachine):
         lookup, session = self.graph.segments.get, self.sessions[name]
         assert frame_at(lookup, node) == self.nodes[node].frame
         assert calls_at(lookup, node) == self.nodes[node].calls
-        assert holds(lookup, session.branch().leaf, node) is (self.nodes[node] in session.path)
+        assert holds(lookup, session.leaf, node) is (self.nodes[node] in session.path)
         self.check_the_rest_of_the_frame(data, node)
 
     def check_the_rest_of_the_frame(self, data: st.DataObject, leaf: str) -> None:
@@ -193,9 +194,9 @@ class GraphMachine(RuleBasedStateMachine):
             assert found == frame_path(lookup, leaf)
 
     @invariant()
-    def branches_match(self) -> None:
+    def positions_match(self) -> None:
         for name, session in self.sessions.items():
-            assert self.graph.branch(name) == session.branch()
+            assert self.graph.position(name) == session.position()
 
     @invariant()
     def paths_are_the_same(self) -> None:
@@ -225,7 +226,8 @@ class GraphMachine(RuleBasedStateMachine):
     @invariant()
     def reached_segments_are_on_a_path(self) -> None:
         on_paths = {node.id.split(".")[0] for session in self.sessions.values() for node in session.path}
-        assert self.graph.reached() == on_paths
+        leaves = (head.leaf for head in self.graph.heads.values())
+        assert ancestry(self.graph.segments.get, leaves) == on_paths
 
 
 def current_frame(nodes: list[NaiveNode]) -> list[Message]:

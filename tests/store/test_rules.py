@@ -21,7 +21,6 @@ from standfast.errors import (
     TurnNotFound,
     TurnUnfinished,
 )
-from standfast.graph.history import Branch
 from standfast.model.approval import Approval, ApprovalState, Decision
 from standfast.model.code import Language
 from standfast.model.limits import SessionLimits
@@ -350,14 +349,13 @@ def test_an_idempotency_key_belongs_to_one_input() -> None:
 # Sessions
 
 
-def test_a_fork_starts_afresh_at_its_branch() -> None:
+def test_a_fork_starts_afresh_at_the_leaf() -> None:
     """Ours: usage, notes and charter stay with the original; agent and settings are shared."""
     head = replace(a_head(), leaf="t0.1", depth=2, revision=4, metadata={"user": "ada"})
-    fork = rules.forked(head, "s2", Branch("t0.0", 1, "initial", 1, 0), NOW + 5, None)
-    assert (fork.session_id, fork.forked_from, fork.leaf, fork.depth) == ("s2", "s1", "t0.0", 1)
+    fork = rules.forked(head, "s2", NOW + 5, None)
+    assert (fork.session_id, fork.forked_from, fork.leaf, fork.depth) == ("s2", "s1", "t0.1", 2)
     assert (fork.created_at, fork.updated_at, fork.revision) == (NOW + 5, NOW + 5, 0)
     assert (fork.usage, fork.charter, fork.blocked, fork.metadata) == ((), None, None, {"user": "ada"})
-    assert rules.branch_of(fork) == Branch("t0.0", 1, "initial", 1, 0)
 
 
 def test_describing_a_session_replaces_only_the_given_values() -> None:

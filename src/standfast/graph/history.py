@@ -4,15 +4,15 @@ Theory of operation
 -------------------
 A segment is a chain of nodes, the first of which has the segment's parent. A path is the list of segments
 from the root to a leaf, each cut after the node where the next one branches off. Sessions share one growing
-set of segments; a session's position in it is a `Branch`. The functions do not know where segments are
-stored: their caller passes a `Lookup`. `SessionGraph` keeps everything in memory.
+set of segments; a session's head has its position in it. The functions do not know where segments are
+stored: their caller passes a `Lookup`.
 
 Rules
 -----
 1. Segments are only ever added. Forking and rewinding move leaves and touch no segment.
 2. A session's leaf moves only to a node that exists, and each move increases the session's revision by one.
 3. A session reaches its active path and the nodes that it appended itself; for it, no other nodes exist.
-4. `append` raises `StaleBranch` and changes nothing if a required ancestor is not on the active path.
+4. `require_append` raises `StaleBranch` if a required ancestor is not on the active path.
 5. A missing parent was pruned; the path begins after it.
 6. Every call that the model sees has a result. Where the history was cut between a call and its result, for
    instance by a rewind, the result says so.
@@ -27,20 +27,13 @@ import msgspec
 from standfast import errors
 from standfast.model.frame import INITIAL
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
-from standfast.model.session import Entry, FrameOpened, Node, Segment, node_id, split_node_id
+from standfast.model.session import Entry, FrameOpened, Node, Segment, SessionHead, node_id, split_node_id
 
 Lookup = Callable[[str], Segment | None]
 """Returns the segment with the given id, or None if there is none."""
 
 
-class Branch(msgspec.Struct, frozen=True):
-    """A session's position in the graph."""
-
-    leaf: str | None = None
-    depth: int = 0
-    frame: str = INITIAL
-    model_calls: int = 0
-    revision: int = 0
+_replace = msgspec.structs.replace
 
 
 # Paths
@@ -79,23 +72,6 @@ def holds(lookup: Lookup, leaf: str | None, wanted: str) -> bool:
     return leaf is not None and any(
         segment.segment_id == segment_id and place <= index and place < len(segment.entries)
         for segment, index in _steps_from(lookup, leaf)
-    )
-
-
-def branch_at(lookup: Lookup, session_id: str, leaf: str | None, node: str, revision: int) -> Branch:
-    """Return the branch that ends at *node*; raise `NodeNotFound` if the session cannot reach it."""
-    segment_id, index = split_node_id(node)
-    segment = lookup(segment_id)
-    if segment is None or index >= len(segment.entries):
-        raise errors.NodeNotFound(node)
-    if segment.session_id != session_id and not holds(lookup, leaf, node):
-        raise errors.NodeNotFound(node)
-    return Branch(
-        leaf=node,
-        depth=segment.depth + index + 1,
-        frame=frame_at(lookup, node),
-        model_calls=calls_at(lookup, node),
-        revision=revision,
     )
 
 
@@ -161,7 +137,7 @@ def cut(segment: Segment, index: int, before: str = INITIAL) -> Segment:
         return segment
     entries = segment.entries[: index + 1]
     opened = [entry.payload.switch.frame_id for entry in entries if isinstance(entry.payload, FrameOpened)]
-    return msgspec.structs.replace(
+    return _replace(
         segment,
         entries=entries,
         frame=opened[-1] if opened else before,
@@ -190,123 +166,85 @@ def _steps_from(lookup: Lookup, leaf: str) -> Iterator[tuple[Segment, int]]:
         index = int(place)
 
 
-# Growth
+# The leaf of a session
+
+
+def require_append(lookup: Lookup, leaf: str | None, segment_id: str, requires: str | None) -> None:
+    """Raise an error if a segment with that id cannot be appended to *leaf*.
+
+    The error is `StaleBranch` if the node *requires* is not on the active path.
+    """
+    if requires is not None and not holds(lookup, leaf, requires):
+        raise errors.StaleBranch(leaf)
+    if lookup(segment_id) is not None:
+        raise errors.InvalidArgument(f"segment {segment_id[:80]!r} already exists")
 
 
 def grown(
-    branch: Branch, session_id: str, segment_id: str, entries: tuple[Entry, ...], model_calls: int
-) -> Segment:
-    """Return the segment that appending *entries* to the leaf of *branch* creates."""
-    frame, opens = branch.frame, False
+    head: SessionHead, segment_id: str, entries: tuple[Entry, ...], model_calls: int
+) -> tuple[SessionHead, Segment | None]:
+    """Append *entries* to the leaf; return the head with its leaf there, and the new segment.
+
+    Without entries there is no segment, and the leaf does not move.
+    """
+    calls = head.model_calls + model_calls
+    if not entries:
+        return _replace(head, model_calls=calls), None
+    frame, opens = head.frame, False
     for entry in entries:
         if isinstance(entry.payload, FrameOpened):
             frame, opens = entry.payload.switch.frame_id, True
-    return Segment(
+    segment = Segment(
         segment_id=segment_id,
-        session_id=session_id,
-        parent=branch.leaf,
+        session_id=head.session_id,
+        parent=head.leaf,
         caused_by=segment_id,
-        depth=branch.depth,
+        depth=head.depth,
         frame=frame,
         entries=entries,
         opens_frame=opens,
-        model_calls=branch.model_calls + model_calls,
+        model_calls=calls,
     )
-
-
-def moved(branch: Branch, segment: Segment) -> Branch:
-    """Return *branch* with its leaf at the end of *segment*."""
-    return Branch(
+    moved = _replace(
+        head,
         leaf=segment.leaf,
-        depth=segment.depth + len(segment.entries),
-        frame=segment.frame,
-        model_calls=segment.model_calls,
-        revision=branch.revision + 1,
+        depth=head.depth + len(entries),
+        frame=frame,
+        model_calls=calls,
+        revision=head.revision + 1,
+    )
+    return moved, segment
+
+
+def moved_to(lookup: Lookup, head: SessionHead, node: str) -> SessionHead:
+    """Return *head* with its leaf at *node*; raise `NodeNotFound` if the session cannot reach it."""
+    segment_id, index = split_node_id(node)
+    segment = lookup(segment_id)
+    if segment is None or index >= len(segment.entries):
+        raise errors.NodeNotFound(node)
+    if segment.session_id != head.session_id and not holds(lookup, head.leaf, node):
+        raise errors.NodeNotFound(node)
+    return _replace(
+        head,
+        leaf=node,
+        depth=segment.depth + index + 1,
+        frame=frame_at(lookup, node),
+        model_calls=calls_at(lookup, node),
+        revision=head.revision + 1,
     )
 
 
-class SessionGraph:
-    """The history of several sessions in memory."""
-
-    def __init__(self) -> None:
-        self.segments: dict[str, Segment] = {}
-        self.branches: dict[str, Branch] = {}
-
-    def create(self, session_id: str) -> Branch:
-        """Add a session without history."""
-        if session_id in self.branches:
-            raise errors.SessionExists(session_id)
-        return self._move(session_id, Branch())
-
-    def append(
-        self,
-        session_id: str,
-        segment_id: str,
-        entries: Sequence[Entry],
-        *,
-        requires: str | None = None,
-        model_calls: int = 0,
-    ) -> Branch:
-        """Append a chain of nodes to the leaf."""
-        branch = self.branch(session_id)
-        if requires is not None and not holds(self.segments.get, branch.leaf, requires):
-            raise errors.StaleBranch(branch.leaf)
-        if segment_id in self.segments:
-            raise errors.InvalidArgument(f"segment {segment_id[:80]!r} already exists")
-        if not entries:
-            return self._move(
-                session_id, msgspec.structs.replace(branch, model_calls=branch.model_calls + model_calls)
-            )
-        segment = grown(branch, session_id, segment_id, tuple(entries), model_calls)
-        self.segments[segment_id] = segment
-        found = self.branches[session_id] = moved(branch, segment)
-        return found
-
-    def fork(self, session_id: str, new_id: str, at: str | None = None) -> Branch:
-        """Add a session over the same history, up to the node *at*."""
-        branch = self.branch(session_id)
-        if new_id in self.branches:
-            raise errors.SessionExists(new_id)
-        if at is None or at == branch.leaf:
-            return self._move(new_id, msgspec.structs.replace(branch, revision=0))
-        return self._move(new_id, branch_at(self.segments.get, session_id, branch.leaf, at, 0))
-
-    def rewind(self, session_id: str, to: str) -> Branch:
-        """Move the session's leaf to another node of its history, back or forward."""
-        branch = self.branch(session_id)
-        found = branch_at(self.segments.get, session_id, branch.leaf, to, branch.revision + 1)
-        return self._move(session_id, found)
-
-    def branch(self, session_id: str) -> Branch:
-        if (found := self.branches.get(session_id)) is None:
-            raise errors.SessionNotFound(session_id)
-        return found
-
-    def path(self, session_id: str) -> list[Segment]:
-        """Return the active path, oldest first."""
-        leaf = self.branch(session_id).leaf
-        return [] if leaf is None else path(self.segments.get, leaf)
-
-    def reached(self, session_ids: Iterable[str] | None = None) -> set[str]:
-        """Return the ids of all segments on the active paths of these sessions, or of all sessions."""
-        asked = self.branches if session_ids is None else session_ids
-        return self.ancestry(self.branch(session_id).leaf for session_id in asked)
-
-    def ancestry(self, nodes: Iterable[str | None]) -> set[str]:
-        """Return the ids of all segments on the paths to these nodes; each segment is visited once."""
-        found: set[str] = set()
-        for step in nodes:
-            while step is not None:
-                segment = self.segments.get(split_node_id(step)[0])
-                if segment is None or segment.segment_id in found:
-                    break
-                found.add(segment.segment_id)
-                step = segment.parent
-        return found
-
-    def _move(self, session_id: str, branch: Branch) -> Branch:
-        self.branches[session_id] = branch
-        return branch
+def ancestry(lookup: Lookup, nodes: Iterable[str | None]) -> set[str]:
+    """Return the ids of all segments on the paths to these nodes; each segment is visited once."""
+    found: set[str] = set()
+    for step in nodes:
+        while step is not None:
+            segment = lookup(split_node_id(step)[0])
+            if segment is None or segment.segment_id in found:
+                break
+            found.add(segment.segment_id)
+            step = segment.parent
+    return found
 
 
 # What the model sees

@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 def prune(tables: Tables, request: PruneRequest) -> Pruned:
     """Delete the data that *request* names; return the counts."""
-    segments, states, blobs = len(tables.graph.segments), len(tables.states), len(tables.blobs)
+    segments, states, blobs = len(tables.segments), len(tables.states), len(tables.blobs)
     sessions, records = _prune_sessions(tables, request), 0
     if request.sessions_before_ms is not None:
         records = _prune_records(tables, request.sessions_before_ms, request.session_id)
@@ -34,7 +34,7 @@ def prune(tables: Tables, request: PruneRequest) -> Pruned:
         del tables.blobs[digest.decode()]
     return Pruned(
         sessions=sessions,
-        segments=segments - len(tables.graph.segments),
+        segments=segments - len(tables.segments),
         states=states - len(tables.states),
         blobs=blobs - len(tables.blobs),
         records=records,
@@ -96,16 +96,16 @@ def _drop(table: dict[K, V], is_old: Callable[[V], bool]) -> int:
 
 
 def _prune_segments(tables: Tables, request: PruneRequest) -> None:
-    graph, only = tables.graph, request.session_id
-    asked = {session_id for session_id in graph.branches if only in (None, session_id)}
-    kept, gone = graph.reached(), set[str]()
+    only, sessions = request.session_id, tables.sessions
+    asked = {session_id for session_id in sessions if only in (None, session_id)}
+    kept, gone = tables.reached(sessions), set[str]()
     if request.branches:
-        gone = {it.segment_id for it in graph.segments.values() if only in (None, it.session_id)} - kept
+        gone = {it.segment_id for it in tables.segments.values() if only in (None, it.session_id)} - kept
     if request.frames:
-        needed = graph.reached(graph.branches.keys() - asked)
-        for leaf in filter(None, (graph.branch(session_id).leaf for session_id in asked)):
-            needed.update(segment.segment_id for segment in frame_path(graph.segments.get, leaf))
-        gone |= graph.reached(asked) - needed
+        needed = tables.reached(sessions.keys() - asked)
+        for leaf in filter(None, (sessions[session_id].head.leaf for session_id in asked)):
+            needed.update(segment.segment_id for segment in frame_path(tables.segments.get, leaf))
+        gone |= tables.reached(asked) - needed
     tables.drop_segments(gone)
     for row in tables.sessions.values() if gone else ():
         row.segments[:] = [segment_id for segment_id in row.segments if segment_id not in gone]
@@ -121,7 +121,7 @@ def _texts(tables: Tables) -> Iterator[bytes]:
         yield from rules.journal_texts(first, entries)
     for item in tables.inputs.values():
         yield msgspec.json.encode(item)
-    for segment in tables.graph.segments.values():
+    for segment in tables.segments.values():
         yield msgspec.json.encode(segment.entries)
     for state, _ in tables.states.values():
         yield from map(str.encode, state.blobs)

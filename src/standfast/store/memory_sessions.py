@@ -14,7 +14,7 @@ from typing import Unpack
 import msgspec
 
 from standfast import errors
-from standfast.graph.history import Branch, frame_path, path
+from standfast.graph.history import frame_path, grown, path, require_append
 from standfast.model.approval import Approval, Decision
 from standfast.model.limits import UsageEntry
 from standfast.model.outcome import Waiting, WaitOutcome
@@ -72,7 +72,7 @@ class MemorySessionStore:
         with self._lock:
             if (row := self._tables.sessions.get(head.session_id)) is not None:
                 return row.head
-            return self._tables.add_session(head, rules.branch_of(head)).head
+            return self._tables.add_session(head).head
 
     async def head(self, session_id: str) -> SessionHead | None:
         row = self._tables.sessions.get(session_id)
@@ -119,11 +119,11 @@ class MemorySessionStore:
 
     async def frame(self, leaf: str, *, known: str | None = None) -> tuple[Segment, ...]:
         with self._lock:
-            return tuple(frame_path(self._tables.graph.segments.get, leaf, known=known))
+            return tuple(frame_path(self._tables.segments.get, leaf, known=known))
 
     async def path(self, leaf: str, *, after_depth: int = 0) -> tuple[Segment, ...]:
         with self._lock:
-            return tuple(path(self._tables.graph.segments.get, leaf, after_depth=after_depth))
+            return tuple(path(self._tables.segments.get, leaf, after_depth=after_depth))
 
     async def append(
         self, session_id: str, segment_id: str, entries: tuple[Entry, ...], requires: str | None, now_ms: int
@@ -147,15 +147,16 @@ class MemorySessionStore:
     def _fork(
         self, session_id: str, new_id: str, at: str | None, now_ms: int, charter: SessionCharter | None
     ) -> SessionHead:
-        row = self._tables.row(session_id)
-        branch = self._tables.graph.fork(session_id, new_id, at)
-        state = row.head.state if at in (None, row.head.leaf) else self._tables.state_at(row, branch)
-        fork = self._tables.add_session(rules.forked(row.head, new_id, branch, now_ms, charter), branch)
+        tables, row = self._tables, self._tables.row(session_id)
+        if new_id in tables.sessions:
+            raise errors.SessionExists(new_id)
+        head = row.head if at is None or at == row.head.leaf else tables.moved_to(row, at)
+        fork = tables.add_session(rules.forked(head, new_id, now_ms, charter))
         row.family = row.family or {session_id}
         row.states = [] if row.states is None else row.states
         row.family.add(new_id)
         fork.family, fork.segments, fork.states = row.family, row.segments, row.states
-        return fork.stand_at(branch, now_ms, state)
+        return fork.head
 
     async def make_session(self, new: port.NewSession) -> SessionHead:
         with self._lock:
@@ -164,7 +165,7 @@ class MemorySessionStore:
                 rules.require_same_session(found.head, head)
                 return found.head
             if new.fork_of is None:
-                self._tables.add_session(head, Branch())
+                self._tables.add_session(head)
             else:
                 self._fork(new.fork_of, head.session_id, new.at, head.created_at, head.charter)
             row = self._tables.row(head.session_id)
@@ -207,8 +208,8 @@ class MemorySessionStore:
     async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
         with self._lock:
             row = self._at_rest(session_id)
-            branch = self._tables.graph.rewind(session_id, to)
-            return row.stand_at(branch, now_ms, self._tables.state_at(row, branch))
+            row.head = rules.used(self._tables.moved_to(row, to), now_ms)
+            return row.head
 
     async def set_state(
         self, session_id: str, state: port.StateRecord, blobs: tuple[port.Blob, ...], now_ms: int
@@ -254,16 +255,17 @@ class MemorySessionStore:
         usage: tuple[UsageEntry, ...] = (),
         state: port.StateRecord | None = None,
     ) -> SessionHead:
-        branch = self._tables.graph.append(
-            row.head.session_id, segment_id, entries, requires=requires, model_calls=model_calls
-        )
-        row.stand_at(branch, now_ms, row.head.state, usage)
+        tables = self._tables
+        require_append(tables.segments.get, row.head.leaf, segment_id, requires)
+        head, segment = grown(row.head, segment_id, entries, model_calls)
+        row.head = rules.used(head, now_ms, usage)
         if state is not None:
-            self._tables.add_state(row, state)
-        if entries:
+            tables.add_state(row, state)
+        if segment is not None:
+            tables.segments[segment_id] = segment
             row.segments.append(segment_id)
             if row.head.state is not None and (key := rules.state_key(row.head.state)) is not None:
-                self._tables.segment_states[segment_id] = key
+                tables.segment_states[segment_id] = key
         return row.head
 
     # Turns
@@ -736,7 +738,7 @@ class MemorySessionStore:
             )
             counted: dict[str, Sized] = {
                 "sessions": tables.sessions,
-                "segments": tables.graph.segments,
+                "segments": tables.segments,
                 "turns": tables.turns,
                 "journals": tables.journals,
                 "inputs": tables.inputs,

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
 
 from standfast.errors import InputNotFound, SessionNotFound
-from standfast.graph.history import Branch, SessionGraph
+from standfast.graph.history import ancestry, moved_to
 from standfast.model.approval import Approval
-from standfast.model.limits import UsageEntry
 from standfast.model.outcome import Wait, WaitOutcome
 from standfast.model.session import Segment, SessionHead, TurnRecord, split_node_id
 from standfast.model.trigger import Trigger
@@ -108,13 +107,6 @@ class SessionRow(msgspec.Struct, gc=False):
             raise InputNotFound(input_id)
         return (self.inputs[input_id],)
 
-    def stand_at(
-        self, branch: Branch, now_ms: int, state: str | None, usage: tuple[UsageEntry, ...] = ()
-    ) -> SessionHead:
-        """Move the head to the session's position in the graph, with the state that is current there."""
-        self.head = rules.head_at(self.head, branch, now_ms, state, usage)
-        return self.head
-
 
 class KeptJournals(OrderedDict[str, Journal]):
     """The journals of the turns that ended last. They repeat the turns' nodes, so only a few are kept."""
@@ -140,10 +132,9 @@ class Tables:
     """All sessions of one store."""
 
     def __init__(self) -> None:
-        self.graph = SessionGraph()
         self.sessions: dict[str, SessionRow] = {}
         self.turns: ArchiveTable[TurnRecord] = ArchiveTable(0)
-        self.graph.segments = self.segments = ArchiveTable[Segment](1)
+        self.segments: ArchiveTable[Segment] = ArchiveTable(1)
         self._in_use: OrderedDict[str, SessionRow] = OrderedDict()
         """The sessions in which a turn has ended last."""
         self.open: dict[str, OpenTurn] = {}
@@ -170,9 +161,8 @@ class Tables:
             raise SessionNotFound(session_id)
         return found
 
-    def add_session(self, head: SessionHead, branch: Branch) -> SessionRow:
+    def add_session(self, head: SessionHead) -> SessionRow:
         row = self.sessions[head.session_id] = SessionRow(head)
-        self.graph.branches[head.session_id] = branch
         if (parent := rules.parent_of(head)) is not None:
             self.children.setdefault(parent, []).append(head.session_id)
         return row
@@ -254,20 +244,21 @@ class Tables:
         row.states.append(self._last_state)
         row.head = msgspec.structs.replace(head, state=state_id(self._last_state))
 
-    def state_at(self, row: SessionRow, branch: Branch) -> str | None:
-        """Return the state that is current for a session at *branch*."""
-        assert branch.leaf is not None
+    def moved_to(self, row: SessionRow, node: str) -> SessionHead:
+        """Return the session's head with *node* as its leaf, and with the state that is current there."""
+        head = moved_to(self.segments.get, row.head, node)
         for key in reversed(row.states or ()):
             place = self.states[key][1]
-            if (place.session, place.node) == (row.head.session_id, branch.leaf):
-                return state_id(key)
-        segment_id = split_node_id(branch.leaf)[0]
-        own = self.graph.segments[segment_id].session_id == row.head.session_id
-        spot = ReachableNode(branch.leaf, branch.depth, own, self.segment_states.get(segment_id))
-        return state_id(rules.held_at(self._state_place, state_key(row.head.state), spot))
+            if (place.session, place.node) == (head.session_id, node):
+                return msgspec.structs.replace(head, state=state_id(key))
+        segment_id = split_node_id(node)[0]
+        own = self.segments[segment_id].session_id == head.session_id
+        spot = ReachableNode(node, head.depth, own, self.segment_states.get(segment_id))
+        held = rules.held_at(self._state_place, state_key(head.state), spot)
+        return msgspec.structs.replace(head, state=state_id(held))
 
     def turn_states(self, turn_id: str) -> TurnStates | None:
-        if turn_id not in self.graph.segments:
+        if turn_id not in self.segments:
             return None
         return rules.states_around(self._state_place, self.segment_states.get(turn_id), turn_id)
 
@@ -332,7 +323,6 @@ class Tables:
         for input_id in row.input_ids or ():
             self.inputs.pop(input_id, None)
             del self.contents[input_id]
-        del self.graph.branches[session_id]
         kept = self._needed_without(row) if row.family is not None else set[str]()
         self.drop_segments(set(row.segments) - kept)
         row.segments[:] = [segment_id for segment_id in row.segments if segment_id in kept]
@@ -344,15 +334,20 @@ class Tables:
 
     def _needed_without(self, row: SessionRow) -> set[str]:
         """Return the segments that other members of the family can reach: their paths and own segments."""
-        graph, rest = self.graph, row.family or set()
+        rest = row.family or set()
         rest.discard(row.head.session_id)
-        segments = filter(None, map(graph.segments.get, row.segments))
+        segments = filter(None, map(self.segments.get, row.segments))
         own = [segment.leaf for segment in segments if segment.session_id in rest]
-        return graph.ancestry([*own, *(graph.branch(session_id).leaf for session_id in rest)])
+        return self.reached(rest, own)
+
+    def reached(self, session_ids: Iterable[str], nodes: Iterable[str] = ()) -> set[str]:
+        """Return the segments on the active paths of these sessions, and on the paths to *nodes*."""
+        leaves = (self.sessions[session_id].head.leaf for session_id in session_ids)
+        return ancestry(self.segments.get, (*nodes, *leaves))
 
     def drop_segments(self, segment_ids: set[str]) -> None:
         for segment_id in segment_ids:
-            self.graph.segments.pop(segment_id, None)
+            self.segments.pop(segment_id, None)
             self.segment_states.pop(segment_id, None)
 
 

@@ -22,7 +22,6 @@ from typing import Final, NamedTuple, Unpack
 import msgspec
 
 from standfast import errors
-from standfast.graph.history import Branch
 from standfast.model.approval import Approval, ApprovalState, Decision
 from standfast.model.limits import Usage, UsageEntry, add_to_ledger
 from standfast.model.outcome import Approved, Denied, Elapsed, Expired, Finished, Wait, Waiting, WaitOutcome
@@ -102,45 +101,20 @@ def parent_of(head: SessionHead) -> str | None:
     return None if head.charter is None else head.charter.parent_session_id
 
 
-def branch_of(head: SessionHead) -> Branch:
-    return Branch(head.leaf, head.depth, head.frame, head.model_calls, head.revision)
-
-
-def head_at(
-    head: SessionHead,
-    branch: Branch,
-    now_ms: int,
-    state: str | None,
-    usage: tuple[UsageEntry, ...] = (),
-) -> SessionHead:
-    """Return *head* with its leaf at *branch*, used at *now_ms*, with *usage* added to its ledger."""
-    return _replace(
-        head,
-        leaf=branch.leaf,
-        depth=branch.depth,
-        frame=branch.frame,
-        revision=branch.revision,
-        model_calls=branch.model_calls,
-        state=state,
-        updated_at=now_ms,
-        usage=add_to_ledger(head.usage, usage) if usage else head.usage,
-    )
-
-
 def used(head: SessionHead, now_ms: int, usage: tuple[UsageEntry, ...] = ()) -> SessionHead:
     """Return *head* with *now_ms* as its last use, and with *usage* added to its ledger."""
     ledger = add_to_ledger(head.usage, usage) if usage else head.usage
     return _replace(head, updated_at=now_ms, usage=ledger)
 
 
-def forked(
-    head: SessionHead, new_id: str, branch: Branch, now_ms: int, charter: SessionCharter | None
-) -> SessionHead:
-    """Return the head of a fork of *head* at *branch*. Usage and notes are not copied."""
+def forked(head: SessionHead, new_id: str, now_ms: int, charter: SessionCharter | None) -> SessionHead:
+    """Return the head of a fork at the leaf of *head*. Usage and notes are not copied."""
     return _replace(
-        head_at(head, branch, now_ms, head.state),
+        head,
         session_id=new_id,
         created_at=now_ms,
+        updated_at=now_ms,
+        revision=0,
         forked_from=head.session_id,
         usage=(),
         charter=charter,

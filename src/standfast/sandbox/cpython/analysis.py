@@ -53,7 +53,6 @@ def awaited_sites(code: str) -> list[Site]:
 def leaves_unchanged(code: str, before: CPythonState | None) -> bool:
     """Return whether the code can only compute a value from the session's variables, without changing any."""
     # Operators are harmless on plain data, and so are built-in functions that the session has not redefined.
-    # Operators are harmless on plain data, and so are built-in functions that the session has not redefined.
     if before is not None and not before.plain:
         return False
     tree = parse(code)

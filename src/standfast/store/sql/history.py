@@ -21,8 +21,8 @@ from typing import Final
 
 import msgspec
 
-from standfast.errors import InvalidArgument, RecordCorrupt, SessionExists, StaleBranch
-from standfast.graph.history import Branch, branch_at, frame_path, grown, holds, moved, path
+from standfast.errors import RecordCorrupt, SessionExists
+from standfast.graph.history import frame_path, grown, moved_to, path, require_append
 from standfast.model.limits import UsageEntry
 from standfast.model.session import Entry, Segment, SessionCharter, SessionHead, node_id, split_node_id
 from standfast.ports.session_store import WORK, Blob, NewSession, StateRecord, TurnStates
@@ -106,11 +106,7 @@ def append(
 ) -> SessionHead:
     db.lock_sessions((session_id,))
     session = rows.require_session(db, session_id)
-    leaf = session.head.leaf
-    if requires is not None and not holds(lambda name: rows.find_segment(db, name), leaf, requires):
-        raise StaleBranch(leaf)
-    if rows.find_segment(db, segment_id) is not None:
-        raise InvalidArgument(f"segment {segment_id[:80]!r} already exists")
+    require_append(lambda name: rows.find_segment(db, name), session.head.leaf, segment_id, requires)
     grew = grow(db, session, segment_id, entries, encode(entries), now_ms)
     return rows.update_session(db, grew).head
 
@@ -131,14 +127,11 @@ def grow(
 
     Return the session with its leaf at the segment's end, not yet written.
     """
-    head, leaf_key = session.head, session.leaf_key
-    if entries:
-        branch = rules.branch_of(head)
-        segment = grown(branch, head.session_id, segment_id, entries, model_calls)
+    head, segment = grown(session.head, segment_id, entries, model_calls)
+    leaf_key = session.leaf_key
+    if segment is not None:
         leaf_key = rows.insert_segment(db, segment, session, body, key)
-        head = rules.head_at(head, moved(branch, segment), now_ms, head.state, usage)
-    else:
-        head = rules.used(_replace(head, model_calls=head.model_calls + model_calls), now_ms, usage)
+    head = rules.used(head, now_ms, usage)
     return _replace(session, head=head, body=encode(head), leaf_key=leaf_key)
 
 
@@ -155,19 +148,17 @@ def fork(
     session = rows.require_session(db, session_id)
     if rows.find_session(db, new_id) is not None:
         raise SessionExists(new_id)
-    head, state, leaf_key = session.head, session.head.state, session.leaf_key
-    if at is None or at == head.leaf:
-        branch = Branch(head.leaf, head.depth, head.frame, head.model_calls)
-    else:
-        branch, state, leaf_key = _stand(db, session, at, revision=0)
-    fork = _replace(rules.forked(head, new_id, branch, now_ms, charter), state=state)
+    head, leaf_key = session.head, session.leaf_key
+    if at is not None and at != head.leaf:
+        head, leaf_key = _moved_to(db, session, at)
+    fork = rules.forked(head, new_id, now_ms, charter)
     return rows.insert_session(db, fork, session.family, leaf_key).head
 
 
 def rewind(db: Connection, session_id: str, to: str, now_ms: int) -> SessionHead:
     session = _at_rest(db, session_id)
-    branch, state, leaf_key = _stand(db, session, to, session.head.revision + 1)
-    head = rules.head_at(session.head, branch, now_ms, state)
+    head, leaf_key = _moved_to(db, session, to)
+    head = rules.used(head, now_ms)
     there = _replace(session, head=head, body=encode(head), leaf_key=leaf_key)
     return rows.update_session(db, there).head
 
@@ -237,22 +228,18 @@ def _at_rest(db: Connection, session_id: str) -> StoredSession:
     return session
 
 
-def _stand(
-    db: Connection, session: StoredSession, node: str, revision: int
-) -> tuple[Branch, str | None, int]:
-    """Return the branch that ends at *node*, the state that is current there, and the key of its segment."""
-    branch = branch_at(
-        lambda name: rows.find_segment(db, name), session.id, session.head.leaf, node, revision
-    )
+def _moved_to(db: Connection, session: StoredSession, node: str) -> tuple[SessionHead, int]:
+    """Return the head with *node* and the state that is current there, and the key of the node's segment."""
+    head = moved_to(lambda name: rows.find_segment(db, name), session.head, node)
     sql = "SELECT key, session_id, state FROM segments WHERE segment_id = ?"
     key, writer, segment_state = db.execute(sql, (split_node_id(node)[0],)).get
     own: int | None = db.execute(
         "SELECT max(key) FROM states WHERE session = ? AND node = ?", (session.key, node)
     ).get
     if own is None:
-        spot = ReachableNode(node, branch.depth, writer == session.id, segment_state)
-        own = rules.held_at(lambda key: _state_place(db, key), state_key(session.head.state), spot)
-    return branch, state_id(own), key
+        spot = ReachableNode(node, head.depth, writer == session.id, segment_state)
+        own = rules.held_at(lambda key: _state_place(db, key), state_key(head.state), spot)
+    return _replace(head, state=state_id(own)), key
 
 
 # States
