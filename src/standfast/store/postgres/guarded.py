@@ -196,35 +196,56 @@ class GuardedWrite(Protocol):
         """Return the statements of the write, None if it must be run without a guard."""
 
 
-class GuardedSave:
+class _LeasedWrite:
+    """A write of the turn *turn_id*, which runs under *lease*; *content* is what the caller writes."""
+
+    def __init__(self, lease: port.Lease, turn_id: str, content: object) -> None:
+        self.session_id = lease.session_id
+        self.uncertain = False
+        self._lease, self._turn_id, self._content = lease, turn_id, content
+
+    def repeats(self, lease: port.Lease, content: object) -> bool:
+        return self._lease == lease and self._content is content
+
+    def reads(self) -> lifecycle.Reads:
+        return lifecycle.commit_reads(self._turn_id)
+
+    def learn(self, found: list[Row]) -> KnownSession | None:
+        if not lifecycle.is_leased(found[0], self._lease):
+            return None
+        held = lifecycle.held_of(found[0])
+        if held.injected or held.waits:
+            return None
+        digest = rows.turn_digest(held.turn)
+        turn = KnownTurn(held.turn, digest, held.last_entry, held.next_segment, journaled=held.journaled > 0)
+        return KnownSession(held.session, turn)
+
+    def knows(self, known: KnownSession) -> bool:
+        session, turn, lease = known.session, known.turn, self._lease
+        return (
+            turn is not None
+            and turn.turn.record.turn_id == self._turn_id
+            and session.fence == lease.fence
+            and session.owner == lease.owner
+        )
+
+
+class GuardedSave(_LeasedWrite):
     """`SessionStore.save` without blobs, waits and approvals."""
 
     def __init__(self, lease: port.Lease, save: port.Save) -> None:
-        self.session_id = lease.session_id
-        self.uncertain = False
-        self._lease, self._save = lease, save
+        super().__init__(lease, save.turn_id, save)
+        self._save = save
         self._first: tuple[str, str, str] = "", "", ""
         self._sent: set[bytes] = set()
         """The digests of the first entry, one per attempt, because its number differs."""
         self.result: port.Saved
-
-    def repeats(self, lease: port.Lease, save: object) -> bool:
-        return self._lease == lease and self._save is save
 
     def run(self, db: Any) -> port.Saved:
         """Write without a guard."""
         if self.uncertain and db.execute(_JOURNALED, self._first).get in self._sent:
             return self.result
         return lifecycle.save(db, self._lease, self._save)
-
-    def reads(self) -> lifecycle.Reads:
-        return lifecycle.commit_reads(self._save.turn_id)
-
-    def learn(self, found: list[Row]) -> KnownSession | None:
-        return _leased(found[0], self._lease)
-
-    def knows(self, known: KnownSession) -> bool:
-        return _is_held(known, self._lease, self._save.turn_id)
 
     def plan(self, known: KnownSession, now_ms: int | None) -> GuardedPlan | None:
         turn, db = known.turn, StatementRecorder(now_ms)
@@ -244,33 +265,20 @@ class GuardedSave:
         return GuardedPlan(guard, db, lambda answer: turn.add(entries))
 
 
-class GuardedCommit:
+class GuardedCommit(_LeasedWrite):
     """`SessionStore.commit` of a turn that writes only its nodes and, if it is kept, its journal."""
 
     def __init__(self, lease: port.Lease, commit: port.TurnCommit, entries: bytes) -> None:
-        self.session_id = lease.session_id
-        self.uncertain = False
-        self._lease, self._commit, self._entries = lease, commit, entries
+        super().__init__(lease, commit.turn_id, commit)
+        self._commit, self._entries = commit, entries
         self._ended: bytes = b""
         self.result: SessionHead | port.CommitRefused
-
-    def repeats(self, lease: port.Lease, commit: object) -> bool:
-        return self._lease == lease and self._commit is commit
 
     def run(self, db: Any) -> SessionHead | port.CommitRefused:
         """Write without a guard."""
         if self.uncertain and db.execute(_TURN_DIGEST, (self._commit.turn_id,)).get == self._ended:
             return self.result
         return lifecycle.commit(db, self._lease, self._commit, self._entries)
-
-    def reads(self) -> lifecycle.Reads:
-        return lifecycle.commit_reads(self._commit.turn_id)
-
-    def learn(self, found: list[Row]) -> KnownSession | None:
-        return _leased(found[0], self._lease)
-
-    def knows(self, known: KnownSession) -> bool:
-        return _is_held(known, self._lease, self._commit.turn_id)
 
     def plan(self, known: KnownSession, now_ms: int | None) -> GuardedPlan | None:
         turn, db = known.turn, StatementRecorder(now_ms)
@@ -346,27 +354,6 @@ class GuardedBegin:
             known.turn = KnownTurn(turn, digest, entry, segment, journaled=False)
 
         return GuardedPlan(guard, db, settle)
-
-
-def _leased(row: Row, lease: port.Lease) -> KnownSession | None:
-    if not lifecycle.is_leased(row, lease):
-        return None
-    held = lifecycle.held_of(row)
-    if held.injected or held.waits:
-        return None
-    digest = rows.turn_digest(held.turn)
-    turn = KnownTurn(held.turn, digest, held.last_entry, held.next_segment, journaled=held.journaled > 0)
-    return KnownSession(held.session, turn)
-
-
-def _is_held(known: KnownSession, lease: port.Lease, turn_id: str) -> bool:
-    session, turn = known.session, known.turn
-    return (
-        turn is not None
-        and turn.turn.record.turn_id == turn_id
-        and session.fence == lease.fence
-        and session.owner == lease.owner
-    )
 
 
 def _held(known: KnownSession, turn: KnownTurn) -> lifecycle.HeldTurn:
