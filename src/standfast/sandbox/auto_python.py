@@ -27,7 +27,6 @@ import msgspec
 
 from standfast.errors import Code, ErrorObject, StandfastError
 from standfast.model.code import Diagnostic, Language
-from standfast.plugins.executor_defaults import CatalogFunctions
 from standfast.ports.code_engine import (
     CallAnswer,
     CellCall,
@@ -41,10 +40,9 @@ from standfast.ports.code_engine import (
     CodeEngine,
     NamesRead,
 )
+from standfast.sandbox.inspection import NO_FUNCTIONS
 from standfast.sandbox.monty.cell_engine import MontyCells
 from standfast.sandbox.monty.session_source import definitions_in
-from standfast.tools.registered_tool import RegisteredTool
-from standfast.tools.registry import ToolCatalog
 
 _MISSING: Final = (
     (re.compile(r"ModuleNotFoundError: No module named '(\w+)"), sys.stdlib_module_names),
@@ -79,7 +77,6 @@ class _Suspended(msgspec.Struct, frozen=True):
 
 
 _Place = _OnMonty | _OnCPython
-_NO_FUNCTIONS: Final = CatalogFunctions(ToolCatalog(), dict[str, RegisteredTool]().__getitem__, "")
 _places: Final = msgspec.msgpack.Decoder(_Place)
 _suspended: Final = msgspec.msgpack.Decoder(_Suspended)
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -140,7 +137,7 @@ class AutoPython:
                 key=request.key,
                 code=source.code(),
                 limits=request.limits,
-                functions=_NO_FUNCTIONS,
+                functions=NO_FUNCTIONS,
                 now_ms=request.now_ms,
                 seed=request.seed,
             )

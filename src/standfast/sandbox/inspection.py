@@ -12,19 +12,22 @@ Rule: at most `MAX_VARIABLES` variables are described, each with at most `MAX_CH
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
 from typing import Final
 
 from standfast.errors import EngineFailed
-from standfast.model.capability import Capability
 from standfast.model.code import Language, Variable
 from standfast.model.limits import SessionLimits
+from standfast.plugins.executor_defaults import CatalogFunctions
 from standfast.ports.code_engine import CellEnd, CellRequest, CodeEngine
+from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registry import ToolCatalog
 
 MAX_VARIABLES: Final = 200
 MAX_CHARS: Final = 120
 _LIMITS: Final = SessionLimits(memory_mb=256, cpu_ms=5_000, wall_ms=20_000, max_external_calls=0)
 _FOUND: Final = "standfast_inspected"
+NO_FUNCTIONS: Final = CatalogFunctions(ToolCatalog(), dict[str, RegisteredTool]().__getitem__, "")
+"""The functions of a cell that the host runs: none."""
 
 _PYTHON: Final = """
 try:
@@ -42,25 +45,6 @@ try {{
 """
 
 
-class _NoFunctions:
-    """`CellFunctions` of a cell that may call none."""
-
-    def __contains__(self, name: object, /) -> bool:
-        return False
-
-    def names(self) -> Iterable[str]:
-        return ()
-
-    def capability(self, name: str) -> Capability:
-        raise KeyError(name)
-
-    def is_async(self, name: str) -> bool:
-        return False
-
-    def suggest(self, name: str) -> str | None:
-        return None
-
-
 def inspect_state(engine: CodeEngine, state: bytes) -> tuple[Variable, ...]:
     """Return the variables of *state*, by name; raise `SnapshotRefused` if it is unreadable. Blocks."""
     names = sorted(engine.names(state)) if state else []
@@ -70,7 +54,7 @@ def inspect_state(engine: CodeEngine, state: bytes) -> tuple[Variable, ...]:
     key = f"inspect.{secrets.token_hex(8)}"
     code = _cell(engine.language, shown)
     run = engine.open(
-        CellRequest(key=key, code=code, state=state, limits=_LIMITS, functions=_NoFunctions(), seed=key)
+        CellRequest(key=key, code=code, state=state, limits=_LIMITS, functions=NO_FUNCTIONS, seed=key)
     )
     try:
         step = run.start()
