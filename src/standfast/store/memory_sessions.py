@@ -32,13 +32,14 @@ from standfast.model.session import (
 from standfast.model.task import TaskRecord
 from standfast.model.trigger import Occurrence, Trigger
 from standfast.ports import session_store as port
-from standfast.store import local_work, rules
+from standfast.store import rules
+from standfast.store.local_work import LocalWork
 from standfast.store.memory_prune import prune
 from standfast.store.memory_tables import OpenTurn, SessionRow, Tables, copied
 from standfast.store.rules import PlacedTask
 
 
-class MemorySessionStore:
+class MemorySessionStore(LocalWork):
     """A `SessionStore` that keeps its data in dicts."""
 
     durable = False
@@ -53,18 +54,6 @@ class MemorySessionStore:
 
     async def close(self) -> None:
         """Do nothing: there are no resources to release."""
-
-    async def offer(
-        self, now_ms: int, offer_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...] = ()
-    ) -> list[port.SessionWork]:
-        return await local_work.offer(self, now_ms, agents, limit, without)
-
-    def listen(self, hear: Callable[[str], None]) -> Callable[[], None]:
-        """Return a function that does nothing: there are no announcements."""
-        return lambda: None
-
-    async def announce(self, text: str) -> None:
-        """Do nothing: no other process listens."""
 
     # Sessions and their history
 

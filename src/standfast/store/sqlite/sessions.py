@@ -11,7 +11,7 @@ import msgspec
 
 from standfast.model.session import SessionHead
 from standfast.ports import session_store as port
-from standfast.store import local_work
+from standfast.store.local_work import LocalWork
 from standfast.store.object_blobs import ObjectBlobs
 from standfast.store.sql import rows
 from standfast.store.sql import turns as lifecycle
@@ -27,7 +27,7 @@ from standfast.tools.threads import BlockingLoop
 T = TypeVar("T")
 
 
-class SqliteSessionStore(SqlSessionStore):
+class SqliteSessionStore(SqlSessionStore, LocalWork):
     """A `SessionStore` in the file *path*, which is created if needed, for this user only."""
 
     database: Database
@@ -87,18 +87,6 @@ class SqliteSessionStore(SqlSessionStore):
         last = place.last_entry + len(save.entries) + (saved.checkpoint is not None)
         mark = (version + 1, db.total_changes(), lease, turn_id)  # as it is after the commit
         return saved, SavePlace(place.session_key, last, place.cancelled, False, mark)
-
-    async def offer(
-        self, now_ms: int, offer_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...] = ()
-    ) -> list[port.SessionWork]:
-        return await local_work.offer(self, now_ms, agents, limit, without)
-
-    def listen(self, hear: Callable[[str], None]) -> Callable[[], None]:
-        """Return a function that does nothing: other processes on this machine poll."""
-        return lambda: None
-
-    async def announce(self, text: str) -> None:
-        """Do nothing: no other process listens."""
 
     async def prune(self, request: port.PruneRequest) -> port.Pruned:
         from standfast.store.sql import prune  # few processes prune
