@@ -28,6 +28,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+import msgspec
+
 from standfast.errors import LeaseLost
 from standfast.model.session import SessionHead
 from standfast.ports import session_store as port
@@ -56,21 +58,18 @@ class NotKnown(Exception):
     """A write needs a row that is not cached."""
 
 
-class KnownTurn:
+class KnownTurn(msgspec.Struct):
     """The cached row of a session's unfinished turn. `saved` is its journal."""
 
-    __slots__ = ("digest", "journaled", "last_entry", "next_segment", "saved", "turn")
+    turn: StoredTurn
+    digest: bytes
+    last_entry: int
+    next_segment: int
+    journaled: bool
+    saved: lifecycle.SavedEntries = msgspec.field(default_factory=lifecycle.SavedEntries)
 
-    def __init__(
-        self, turn: StoredTurn, digest: bytes, last_entry: int, next_segment: int, *, journaled: bool
-    ) -> None:
-        self.turn = turn
-        self.digest = digest
-        self.last_entry = last_entry
-        self.next_segment = next_segment
-        self.journaled = journaled
-        self.saved = lifecycle.SavedEntries()
-        if journaled:
+    def __post_init__(self) -> None:
+        if self.journaled:
             self.saved.entries = None
 
     def add(self, entries: tuple[port.JournalEntry, ...]) -> None:

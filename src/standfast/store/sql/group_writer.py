@@ -57,30 +57,19 @@ Haste = Literal["", "brief", "alone"]
 also brief, and no other turn is running that could share its transaction."""
 
 
-class Job(Generic[T]):
+class Job(msgspec.Struct, Generic[T], eq=False):
     """A write that waits for its transaction. `done` means that it has a result; a `future`, if any, gets it.
 
-    A *brief* job may be run by the thread of a loop.
+    A `brief` job may be run by the thread of a loop.
     """
 
-    __slots__ = ("brief", "done", "error", "future", "result", "run", "scope")
-
-    result: T
-
-    def __init__(
-        self,
-        run: Callable[[Any], T],
-        future: PromptFuture[T] | None = None,
-        scope: WriteScope | None = None,
-        *,
-        brief: bool = False,
-    ) -> None:
-        self.run = run
-        self.future = future
-        self.scope = scope
-        self.brief = brief
-        self.error: BaseException | None = None
-        self.done = False
+    run: Callable[[Any], T]
+    future: PromptFuture[T] | None = None
+    scope: WriteScope | None = None
+    brief: bool = False
+    result: T = msgspec.UNSET  # type: ignore[assignment]
+    error: BaseException | None = None
+    done: bool = False
 
 
 class GroupWriter:
