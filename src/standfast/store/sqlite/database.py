@@ -262,16 +262,11 @@ def _for_good(error: StoreUnavailable) -> StoreUnavailable:
 # The writer
 
 
-class _TransactionLost(Exception):
-    """SQLite rolled the whole transaction back because of one job."""
-
-
 class SqliteWriter(GroupWriter):
     """Commits groups of jobs on one connection.
 
-    A group of jobs is first run without savepoints. A job that fails before it has written anything fails
-    alone; if one fails after that, the transaction is rolled back and the group is run again with a savepoint
-    for each job.
+    A job that fails before it has written anything fails alone. If one fails after that, the transaction is
+    rolled back and the other jobs of its group are run again.
 
     Brief jobs are run on the thread of their loop while the disk is fast. The write-ahead log is never copied
     to the file on a loop's thread.
@@ -358,70 +353,40 @@ class SqliteWriter(GroupWriter):
             self._checkpoint_at = self._log_pages + _CHECKPOINT_PAGES
 
     def transact(self, jobs: list[Job[Any]]) -> None:
-        try:
-            if not self.connection.in_transaction:
-                self.connection.execute("BEGIN IMMEDIATE")
-            if whole := self._run_all(jobs):
-                self._commit()
-        except BaseException as error:
+        while jobs:
+            try:
+                if not self.connection.in_transaction:
+                    self.connection.execute("BEGIN IMMEDIATE")
+                failed = self._run_all(jobs)
+                if failed is None:
+                    self._commit()
+                    return
+            except BaseException as error:
+                self._roll_back()
+                for job in jobs:
+                    job.error = error
+                return
             self._roll_back()
-            for job in jobs:
-                job.error = error
-            return
-        if not whole:
-            self._roll_back()
-            if len(jobs) > 1:
-                self._transact_apart(jobs)
+            jobs = [job for job in jobs if job is not failed]
 
     def _commit(self) -> None:
         began = time.monotonic()
         self.connection.execute("COMMIT")
         self._commit_s += (time.monotonic() - began - self._commit_s) / 8
 
-    def _run_all(self, jobs: list[Job[Any]]) -> bool:
-        """Run the jobs; return False if one failed in a way that may affect the others."""
+    def _run_all(self, jobs: list[Job[Any]]) -> Job[Any] | None:
+        """Run the jobs; return the first that failed in a way that may affect the others."""
         db = self.connection
         for job in jobs:
-            before = db.total_changes()
+            before, job.error = db.total_changes(), None
             try:
                 job.result = job.run(db)
             except BaseException as error:
                 job.error = error
                 harmless = isinstance(error, StandfastError) and db.total_changes() == before
                 if not harmless or not db.in_transaction:
-                    return False
-        return True
-
-    def _transact_apart(self, jobs: list[Job[Any]]) -> None:
-        """Run the jobs in one transaction, each in a savepoint of its own."""
-        job = jobs[0]
-        try:
-            self.connection.execute("BEGIN IMMEDIATE")
-            for job in jobs:
-                self._attempt(job)
-            self.connection.execute("COMMIT")
-        except _TransactionLost:
-            for other in jobs:
-                if other is not job:
-                    other.error = None
-                    self.transact([other])
-        except BaseException as error:
-            self._roll_back()
-            for job in jobs:
-                job.error = error
-
-    def _attempt(self, job: Job[Any]) -> None:
-        """Run one job. A failure affects only this job, unless SQLite rolled back the whole transaction."""
-        self.connection.execute("SAVEPOINT job")
-        try:
-            job.error = None
-            job.result = job.run(self.connection)
-        except BaseException as error:
-            job.error = error
-            if not self.connection.in_transaction:
-                raise _TransactionLost from None
-            self.connection.execute("ROLLBACK TO job")
-        self.connection.execute("RELEASE job")
+                    return job
+        return None
 
     def _roll_back(self) -> None:
         try:
