@@ -205,21 +205,15 @@ class SlotStepper(Generic[W]):
     @contextlib.contextmanager
     def beside(self, process: Killable) -> Iterator[None]:
         """Let `kill` kill *process* too while the block runs."""
-        self.add_process(process)
-        try:
-            yield
-        finally:
-            self.discard_process(process)
-
-    def add_process(self, process: Killable) -> None:
         with self._killing:
             self._others |= {process}
             if self._killed:
                 process.kill()
-
-    def discard_process(self, process: Killable) -> None:
-        with self._killing:
-            self._others -= {process}
+        try:
+            yield
+        finally:
+            with self._killing:
+                self._others -= {process}
 
     def kill(self) -> None:
         """Kill every process of the cell. Callable from any thread."""

@@ -37,7 +37,7 @@ from standfast.sandbox.cpython import failures, messages, state
 from standfast.sandbox.cpython.analysis import UNTYPED, awaited_sites, check_cell, leaves_unchanged
 from standfast.sandbox.cpython.failures import ExceptionReader
 from standfast.sandbox.cpython.guest import TRIED_BYTES
-from standfast.sandbox.cpython.jail import Jail, JailKind, JailProcess
+from standfast.sandbox.cpython.jail import Jail, JailKind
 from standfast.sandbox.cpython.state import decode_state, read_cell
 from standfast.sandbox.cpython.workers import LOADING_MS, CPythonWorker, CPythonWorkers
 from standfast.sandbox.monty.cell_check import names_touched
@@ -363,21 +363,12 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
 
     def _fresh(self) -> CPythonWorker:
         """Return a worker with an empty session; stopping the cell ends the wait for it."""
-        starting: list[JailProcess] = []
-
-        def started(process: JailProcess) -> None:
-            starting.append(process)
-            self.add_process(process)
-
         try:
-            return self._workers.fresh(started)
+            return self._workers.fresh(self.beside)
         except EngineFailed:
             if self._host.stopped is not None:
                 raise CellStopped from None
             raise
-        finally:
-            for process in starting:
-                self.discard_process(process)
 
     def _look(self) -> None:
         """Stop the cell if it exceeds a limit; otherwise schedule the next check."""

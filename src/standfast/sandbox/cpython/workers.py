@@ -19,7 +19,8 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -155,6 +156,8 @@ def _held_below(home: str) -> tuple[int, int]:
     return size, entries
 
 
+Beside = Callable[[JailProcess], AbstractContextManager[None]]
+"""Returns a context within which a process that is being started can be killed."""
 MAX_RUNS: Final = 500
 """A process is replaced after this many runs, because interpreters leak."""
 _PATIENCE_S: Final = 0.3
@@ -223,18 +226,15 @@ class CPythonWorkers(WorkerSlots[CPythonWorker]):
         self._closed = False
         self._changing = threading.Lock()
 
-    def fresh(self, started: Callable[[JailProcess], None]) -> CPythonWorker:
-        """Return a process with an empty session.
-
-        *started* gets a new process, to be able to kill it. Blocks.
-        """
+    def fresh(self, beside: Beside) -> CPythonWorker:
+        """Return a process with an empty session. A new one is started within *beside*. Blocks."""
         with self._changing:
             worker, self._spare = self._spare, None
         if worker is not None and not worker.process.is_alive():
             worker.close()
             worker = None
         if worker is None:
-            worker = self._made(started)
+            worker = self._made(beside)
         self.prepare()
         return worker
 
@@ -298,28 +298,35 @@ class CPythonWorkers(WorkerSlots[CPythonWorker]):
             self._making.start()
 
     def _make_spare(self) -> None:
-        def started(process: JailProcess) -> None:
-            with self._changing:
-                self._starting = process
-                if self._closed:
-                    process.kill()
-
         worker: CPythonWorker | None = None
         with contextlib.suppress(EngineFailed):  # the next run that needs a process reports it
-            worker = self._made(started)
+            worker = self._made(self._as_starting)
         with self._changing:
-            self._making = self._starting = None
+            self._making = None
             if not self._closed:
                 self._spare, worker = worker, None
         if worker is not None:
             worker.close()
 
-    def _made(self, started: Callable[[JailProcess], None]) -> CPythonWorker:
+    @contextlib.contextmanager
+    def _as_starting(self, process: JailProcess) -> Iterator[None]:
+        """Let `close` kill *process* while it is started in the background."""
+        with self._changing:
+            self._starting = process
+            if self._closed:
+                process.kill()
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._starting = None
+
+    def _made(self, beside: Beside) -> CPythonWorker:
         if self._closed:
             raise EngineFailed("the sandbox is closed")
         process = self.jail.start()
-        started(process)
-        process.wait_until_ready()
+        with beside(process):
+            process.wait_until_ready()
         try:
             return CPythonWorker(process)
         except WorkerDied:  # killed as soon as it was ready
