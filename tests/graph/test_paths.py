@@ -99,9 +99,10 @@ def test_an_invalid_node_id_is_refused() -> None:
 
 def test_a_cut_segment_looks_as_if_the_rest_had_never_been_added() -> None:
     """Bug: a segment that was cut before it opened a frame still claimed to end in that frame."""
-    assert cut(B, 2) is B
-    assert cut(B, 1) == segment("b", "a.1", USER, frame("f"), depth=2, in_frame="f", model_calls=1)
-    assert cut(B, 0, "before") == segment("b", "a.1", USER, depth=2, in_frame="before", model_calls=1)
+    found = lookup(segment("a", None, USER, REPLY, in_frame="before"), B)
+    assert cut(found, B, 2) is B
+    assert cut(found, B, 1) == segment("b", "a.1", USER, frame("f"), depth=2, in_frame="f", model_calls=1)
+    assert cut(found, B, 0) == segment("b", "a.1", USER, depth=2, in_frame="before", model_calls=1)
 
 
 def test_the_cut_segments_of_a_path_have_the_right_frames() -> None:
@@ -121,7 +122,7 @@ def test_the_cut_segments_of_a_path_have_the_right_frames() -> None:
 def test_a_frame_begins_with_the_segment_that_opens_it() -> None:
     """Seed: the model sees the current frame; everything older stays readable."""
     assert frame_path(ALL, "c.1") == [B, C]
-    assert frame_path(ALL, "b.1") == [cut(B, 1)]
+    assert frame_path(ALL, "b.1") == [cut(ALL, B, 1)]
 
 
 def test_the_initial_frame_reaches_back_to_the_root() -> None:

@@ -43,7 +43,7 @@ def path(lookup: Lookup, leaf: str, *, after_depth: int = 0) -> list[Segment]:
     """Return the segments from the root to *leaf*, without those that end at *after_depth* or before."""
     found: list[Segment] = []
     for segment, index in _steps_from(lookup, leaf):
-        segment = _up_to(lookup, segment, index)
+        segment = cut(lookup, segment, index)
         if segment.depth + len(segment.entries) <= after_depth:
             break
         found.append(segment)
@@ -57,7 +57,7 @@ def frame_path(lookup: Lookup, leaf: str, *, known: str | None = None) -> list[S
     """
     found: list[Segment] = []
     for segment, index in _steps_from(lookup, leaf):
-        segment = _up_to(lookup, segment, index)
+        segment = cut(lookup, segment, index)
         if known is not None and segment.leaf == known:
             break
         found.append(segment)
@@ -131,28 +131,17 @@ def opens_frame(entries: Sequence[Entry]) -> bool:
     return any(isinstance(entry.payload, FrameOpened) for entry in entries)
 
 
-def cut(segment: Segment, index: int, before: str = INITIAL) -> Segment:
-    """Return the segment cut after the node at *index*. *before* is the frame in which it begins."""
-    if index + 1 >= len(segment.entries):
-        return segment
-    entries = segment.entries[: index + 1]
-    opened = [entry.payload.switch.frame_id for entry in entries if isinstance(entry.payload, FrameOpened)]
-    return _replace(
-        segment,
-        entries=entries,
-        frame=opened[-1] if opened else before,
-        opens_frame=bool(opened),
-        model_calls=model_calls_at(segment, index),
-    )
-
-
-def _up_to(lookup: Lookup, segment: Segment, index: int) -> Segment:
+def cut(lookup: Lookup, segment: Segment, index: int) -> Segment:
     """Return the segment cut after the node at *index*."""
     if index + 1 >= len(segment.entries):
         return segment
-    if segment.opens_frame:
-        return cut(segment, index, INITIAL if segment.parent is None else frame_at(lookup, segment.parent))
-    return cut(segment, index, segment.frame)
+    return _replace(
+        segment,
+        entries=segment.entries[: index + 1],
+        frame=frame_at(lookup, node_id(segment.segment_id, index)),
+        opens_frame=opens_frame(segment.entries[: index + 1]),
+        model_calls=model_calls_at(segment, index),
+    )
 
 
 def _steps_from(lookup: Lookup, leaf: str) -> Iterator[tuple[Segment, int]]:
