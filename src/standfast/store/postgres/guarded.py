@@ -201,13 +201,13 @@ class _LeasedWrite:
     def __init__(self, lease: port.Lease, turn_id: str, content: object) -> None:
         self.session_id = lease.session_id
         self.uncertain = False
-        self._lease, self._turn_id, self._content = lease, turn_id, content
+        self._lease, self.turn_id, self._content = lease, turn_id, content
 
     def repeats(self, lease: port.Lease, content: object) -> bool:
         return self._lease == lease and self._content is content
 
     def reads(self) -> lifecycle.Reads:
-        return lifecycle.commit_reads(self._turn_id)
+        return lifecycle.commit_reads(self.turn_id)
 
     def learn(self, found: list[Row]) -> KnownSession | None:
         if not lifecycle.is_leased(found[0], self._lease):
@@ -223,7 +223,7 @@ class _LeasedWrite:
         session, turn, lease = known.session, known.turn, self._lease
         return (
             turn is not None
-            and turn.turn.record.turn_id == self._turn_id
+            and turn.turn.record.turn_id == self.turn_id
             and session.fence == lease.fence
             and session.owner == lease.owner
         )

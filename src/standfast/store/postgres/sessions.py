@@ -106,7 +106,7 @@ class PostgresSessionStore(SqlSessionStore):
         write = self._unanswered.pop(save.turn_id, None)
         if not isinstance(write, GuardedSave) or not write.repeats(lease, save):
             write = GuardedSave(lease, save)
-        return await self._write_guarded(save.turn_id, write, write.run, brief=is_brief(save))
+        return await self._write_guarded(write, write.run, brief=is_brief(save))
 
     async def commit(self, lease: port.Lease, commit: port.TurnCommit) -> SessionHead | port.CommitRefused:
         if commit.blobs or commit.enqueue or commit.state is not None or not commit.entries:
@@ -116,13 +116,13 @@ class PostgresSessionStore(SqlSessionStore):
             write = GuardedCommit(lease, commit, entries)
         journal_bytes = 0 if commit.journal is None else self.database.saved_bytes(lease.session_id)
         brief = len(entries) + journal_bytes <= BRIEF_BYTES  # a journal that is kept is compressed
-        done = await self._write_guarded(commit.turn_id, write, write.run, brief=brief)
+        done = await self._write_guarded(write, write.run, brief=brief)
         if isinstance(done, SessionHead):
             self._running.pop(lease.session_id, None)
         return done
 
     async def _write_guarded(
-        self, turn_id: str, write: GuardedSave | GuardedCommit, run: Callable[[Any], T], *, brief: bool
+        self, write: GuardedSave | GuardedCommit, run: Callable[[Any], T], *, brief: bool
     ) -> T:
         """Send a write of a turn. If its outcome stays unknown, keep the write for the caller's retry."""
         try:
@@ -130,7 +130,7 @@ class PostgresSessionStore(SqlSessionStore):
             return await self._write(run, scope, brief_of=write.session_id if brief else None)
         except StoreUnavailable:
             if write.uncertain:
-                self._unanswered[turn_id] = write
+                self._unanswered[write.turn_id] = write
             raise
 
     async def renew(self, leases: tuple[port.Lease, ...], now_ms: int, lease_ms: int) -> port.Renewed:
