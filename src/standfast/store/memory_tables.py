@@ -22,7 +22,7 @@ from standfast.model.trigger import Trigger
 from standfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, StateRecord, TurnStates
 from standfast.store import rules
 from standfast.store.memory_archive import ArchiveTable, archive
-from standfast.store.rules import PlacedTask, ReachableNode, StatePlace, state_id, state_key
+from standfast.store.rules import PlacedTask, StatePlace, state_id, state_key
 
 _NO_SESSION = ""
 _MAX_JOURNALS: Final = 1_000
@@ -253,8 +253,9 @@ class Tables:
                 return msgspec.structs.replace(head, state=state_id(key))
         segment_id = split_node_id(node)[0]
         own = self.segments[segment_id].session_id == head.session_id
-        spot = ReachableNode(node, head.depth, own, self.segment_states.get(segment_id))
-        held = rules.held_at(self._state_place, state_key(head.state), spot)
+        held = rules.held_at(
+            self._state_place, head, own=own, segment_state=self.segment_states.get(segment_id)
+        )
         return msgspec.structs.replace(head, state=state_id(held))
 
     def turn_states(self, turn_id: str) -> TurnStates | None:

@@ -500,15 +500,6 @@ FindState = Callable[[int], StatePlace | None]
 """Returns the place of a state, or None if it was pruned."""
 
 
-class ReachableNode(NamedTuple):
-    """A node that a session can reach; `own` means that the session itself appended its segment."""
-
-    node: str
-    depth: int
-    own: bool
-    segment_state: int | None
-
-
 def state_id(key: int | None) -> str | None:
     """Return the name of a state outside of its store."""
     return None if key is None else f"{_STATE_PREFIX}{key}"
@@ -522,16 +513,17 @@ def state_key(name: str | None) -> int | None:
     return int(number) if number.isascii() and number.isdigit() and len(number) < 19 else None
 
 
-def held_at(find: FindState, end: int | None, spot: ReachableNode) -> int | None:
-    """Return the state that was current at a node, for the session whose line ends with *end*.
+def held_at(find: FindState, head: SessionHead, *, own: bool, segment_state: int | None) -> int | None:
+    """Return the state that was current at the leaf of *head*, which was just moved there.
 
-    It is found on the session's own line if that passes the node. A node that the session appended may be on
-    another branch; then its segment refers to the state.
+    It is found on the session's own line, which ends with the head's state, if that passes the leaf. A node
+    that is the session's *own*, because it appended the segment, may be on another branch; then the segment
+    refers to the state.
     """
-    found = _held(find, end, spot.depth)
+    found = _held(find, state_key(head.state), head.depth)
     place = None if found is None else find(found)
-    if spot.own and (place is None or place.node != spot.node):
-        return _held(find, spot.segment_state, spot.depth)
+    if own and (place is None or place.node != head.leaf):
+        return _held(find, segment_state, head.depth)
     return found
 
 

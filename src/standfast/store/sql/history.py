@@ -27,7 +27,7 @@ from standfast.model.limits import UsageEntry
 from standfast.model.session import Entry, Segment, SessionCharter, SessionHead, node_id, split_node_id
 from standfast.ports.session_store import WORK, Blob, NewSession, StateRecord, TurnStates
 from standfast.store import rules
-from standfast.store.rules import ReachableNode, StatePlace, state_id, state_key
+from standfast.store.rules import StatePlace, state_id, state_key
 from standfast.store.sql import inputs, rows
 from standfast.store.sql.connection import Connection, Row
 from standfast.store.sql.rows import StoredSession, StoredTurn, encode, seal
@@ -233,13 +233,13 @@ def _moved_to(db: Connection, session: StoredSession, node: str) -> tuple[Sessio
     head = moved_to(lambda name: rows.find_segment(db, name), session.head, node)
     sql = "SELECT key, session_id, state FROM segments WHERE segment_id = ?"
     key, writer, segment_state = db.execute(sql, (split_node_id(node)[0],)).get
-    own: int | None = db.execute(
+    state: int | None = db.execute(
         "SELECT max(key) FROM states WHERE session = ? AND node = ?", (session.key, node)
     ).get
-    if own is None:
-        spot = ReachableNode(node, head.depth, writer == session.id, segment_state)
-        own = rules.held_at(lambda key: _state_place(db, key), state_key(head.state), spot)
-    return _replace(head, state=state_id(own)), key
+    if state is None:
+        find: rules.FindState = lambda key: _state_place(db, key)  # noqa: E731
+        state = rules.held_at(find, head, own=writer == session.id, segment_state=segment_state)
+    return _replace(head, state=state_id(state)), key
 
 
 # States
