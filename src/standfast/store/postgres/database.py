@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
@@ -87,6 +87,7 @@ class PostgresDatabase:
         self._group = PostgresWriter(
             first, self.address, self._translated, database_clock, retry_s, self.announcer.announce
         )
+        self.guarded = self._group.guarded
         self._readers: psycopg_pool.ConnectionPool[psycopg.Connection[Row]] = psycopg_pool.ConnectionPool(
             self.address.conninfo,
             min_size=0,
@@ -161,15 +162,6 @@ class PostgresDatabase:
             except BaseException as error:
                 roll_back(raw, error)
                 raise
-
-    def forget(self, session_ids: Iterable[str]) -> None:
-        """Drop the cached rows of sessions that a write without a scope has changed."""
-        for session_id in session_ids:
-            self._group.guarded.forget(session_id)
-
-    def saved_bytes(self, session_id: str) -> int:
-        """Return the size of the journal that the session's running turn has saved, 0 if it is not known."""
-        return self._group.guarded.saved_bytes(session_id)
 
     def require_open(self) -> None:
         """Raise `StoreUnavailable` if the store was closed, or belongs to the parent process."""

@@ -114,7 +114,7 @@ class PostgresSessionStore(SqlSessionStore):
         write, entries = self._unanswered.pop(commit.turn_id, None), rows.encode(commit.entries)
         if not isinstance(write, GuardedCommit) or not write.repeats(lease, commit):
             write = GuardedCommit(lease, commit, entries)
-        journal_bytes = 0 if commit.journal is None else self.database.saved_bytes(lease.session_id)
+        journal_bytes = 0 if commit.journal is None else self.database.guarded.saved_bytes(lease.session_id)
         brief = len(entries) + journal_bytes <= BRIEF_BYTES  # a journal that is kept is compressed
         done = await self._write_guarded(write, write.run, brief=brief)
         if isinstance(done, SessionHead):
@@ -135,7 +135,8 @@ class PostgresSessionStore(SqlSessionStore):
 
     async def renew(self, leases: tuple[port.Lease, ...], now_ms: int, lease_ms: int) -> port.Renewed:
         renewed = await super().renew(leases, now_ms, lease_ms)
-        self.database.forget(lease.session_id for lease in leases)
+        for lease in leases:
+            self.database.guarded.forget(lease.session_id)
         return renewed
 
     async def inputs(self, session_id: str) -> list[port.QueuedInput]:
