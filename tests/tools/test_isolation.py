@@ -393,7 +393,8 @@ def test_binding_an_isolated_tool_passes_its_handler_the_context() -> None:
     """Ours: only JSON crosses the pipe, and rules still see arguments by name."""
     context = ToolCallContext(name="move", args=[{"x": 1}])
     bound = move.registered.bind(context)
-    assert bound == CheckedArguments([context], {}, [{"x": 1}, 1], {"point": {"x": 1}, "by": 1})
+    assert bound == CheckedArguments([context], {})
+    assert move.registered.view(context) == ([{"x": 1}, 1], {"point": {"x": 1}, "by": 1})
 
 
 def test_a_plain_registered_tool_is_not_isolated() -> None:

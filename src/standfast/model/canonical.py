@@ -245,9 +245,8 @@ def to_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, int]
     `MAX_VALUE_NODES` or certainly over *max_bytes* raises `ValueTooLarge`; compare the returned size with the
     limit.
     """
-    if _is_small_and_plain(value):
-        data = msgspec.json.encode(value)
-        return msgspec.json.decode(data), len(data)
+    if (small := copied_if_small(value)) is not None:
+        return small
     plain = check_bounds(value, max_bytes)
     try:
         if plain and len(data := encode_json(value)) <= _MUCH_BYTES:
@@ -262,6 +261,17 @@ def to_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, int]
         elif isinstance(error, UnicodeEncodeError):
             reason = "a string contains a lone surrogate"
         raise InvalidArgument(f"not JSON: {reason}") from None
+
+
+def copied_if_small(value: object) -> tuple[Json, int] | None:
+    """Return what `to_json` does, if *value* is so small that an event loop may handle it; otherwise None.
+
+    Also return None for a small value that is not certainly JSON, which takes a full check.
+    """
+    if not _is_small_and_plain(value):
+        return None
+    data = msgspec.json.encode(value)
+    return (msgspec.json.decode(data), len(data)) if len(data) <= _FEW_BYTES else None
 
 
 def encode_json(value: object, order: Literal["deterministic", "sorted"] | None = None) -> bytes:
@@ -427,6 +437,12 @@ def canonical_json(value: object) -> bytes:
 def encode_sorted(clean: Json) -> bytes:
     """Return the `canonical_json` of a value that is known to be plain JSON."""
     return encode_json(clean, order="sorted")
+
+
+def digest_sorted(clean: Json, size: int) -> str:
+    """Return the digest of the canonical JSON of plain JSON data, which takes *size* bytes as JSON."""
+    data = _encoders["sorted"](clean) if size <= _MUCH_BYTES else encode_sorted(clean)
+    return hashlib.sha3_256(data).hexdigest()
 
 
 def digest_bytes(data: bytes) -> str:

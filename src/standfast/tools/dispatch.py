@@ -36,7 +36,7 @@ from functools import partial
 from typing import Any
 
 from standfast.errors import CallRefused, Code, StandfastError, ValueTooLarge
-from standfast.model.canonical import Json, to_json
+from standfast.model.canonical import Json, digest_sorted, to_json
 from standfast.model.capability import SettledCall, ToolCallContext
 from standfast.model.limits import SANDBOX_TIMEOUT_MS
 from standfast.model.trace_record import span_id_of
@@ -46,7 +46,7 @@ from standfast.tools.context import RunContext
 from standfast.tools.loop_threads import LoopJob, LoopThread, LoopThreads, Then
 from standfast.tools.registered_tool import Admission, Admitted, NeedsApproval, RegisteredTool
 from standfast.tools.registry import ToolRegistry
-from standfast.tools.settlement import request_digest, settle_failure, settle_timed_out
+from standfast.tools.settlement import settle_failure, settle_timed_out
 from standfast.tools.stalls import StallWatch, watched
 from standfast.tools.threads import DaemonThreads
 
@@ -144,13 +144,13 @@ class RunningCall(ABC):
 
 def invoke(call: Admitted) -> Any:
     """Call the handler and return its result, which for an async tool is an awaitable."""
-    bound = call.bound
-    if call.tool.isolate:
-        return call.tool.handler(*bound.args, timeout_ms=call.timeout_ms)
-    if not call.tool.takes_context:
-        return call.tool.handler(*bound.args, **bound.kwargs)
+    tool, bound = call.tool, call.bound
+    if tool.isolate:
+        return tool.handler(*bound.args, timeout_ms=call.timeout_ms)
+    if not tool.takes_context:
+        return tool.handler(*bound.args, **bound.kwargs)
     context = call.run_context or RunContext(None, call.session_id, call_id=call.call_id)
-    return call.tool.handler(context, *bound.args, **bound.kwargs)
+    return tool.handler(context, *bound.args, **bound.kwargs)
 
 
 RuleEvaluator = Callable[[str, list[Json], dict[str, Json], str], bool]
@@ -193,13 +193,21 @@ class Dispatcher:
             self._loops.close(wait_s=0.5)
 
     def admit_tool(
-        self, tool: RegisteredTool, args: object, kwargs: object, *, session_id: str, call_id: int
+        self,
+        tool: RegisteredTool,
+        args: object,
+        kwargs: object,
+        *,
+        session_id: str,
+        call_id: int,
+        copied: tuple[Json, int] | None = None,
     ) -> Admission:
-        """Check a call up to and including its approval policy."""
-        admitted = self.check(tool, args, kwargs, session_id=session_id, call_id=call_id)
+        """Check a call up to and including its approval policy; *copied* is as in `check`."""
+        admitted = self.check(tool, args, kwargs, session_id=session_id, call_id=call_id, copied=copied)
         if isinstance(admitted, SettledCall):
             return admitted
-        rate_per_min, policy = tool.capability.limits.rate_per_min, tool.capability.approval_policy
+        contract = tool.capability
+        policy, rate_per_min = contract.approval_policy, contract.limits.rate_per_min
         if rate_per_min is not None:  # an approved call was counted when it was requested
             try:
                 self._check_rate(tool.name, rate_per_min)
@@ -214,33 +222,43 @@ class Dispatcher:
     def meets(self, rule: str, call: Admitted) -> bool:
         """Return whether *rule*, evaluated in the sandbox, is true for a call; false if it fails."""
         try:
-            args, _ = to_json(call.bound.view_args)
-            kwargs, _ = to_json(call.bound.view_kwargs)
+            (args, kwargs), _ = to_json(call.tool.view(call.context))
         except StandfastError:
             return False
         return self._evaluate_rule(rule, args, kwargs, call.session_id)
 
     def check(
-        self, tool: RegisteredTool, args: object, kwargs: object, *, session_id: str, call_id: int
+        self,
+        tool: RegisteredTool,
+        args: object,
+        kwargs: object,
+        *,
+        session_id: str,
+        call_id: int,
+        copied: tuple[Json, int] | None = None,
     ) -> Admitted | SettledCall:
-        """Check that the arguments are JSON and within the schema and request limit; also after an edit."""
-        digest, limit = "", tool.capability.limits.max_request_bytes
+        """Check that the arguments are JSON and within the schema and request limit; also after an edit.
+
+        *copied* is what `copied_if_small([args, kwargs])` has returned, if the caller has called it.
+        """
+        digest, name, limits = "", tool.name, tool.capability.limits
+        limit = limits.max_request_bytes
         try:
             try:
-                (clean_args, clean_kwargs), size = to_json([args, kwargs], limit)
+                (clean_args, clean_kwargs), size = copied or to_json([args, kwargs], limit)
             except ValueTooLarge as error:
-                message = f"the arguments of {tool.name}() are too large: {error.limit}"
+                message = f"the arguments of {name}() are too large: {error.limit}"
                 raise CallRefused(Code.REQUEST_TOO_LARGE, message) from None
-            digest = request_digest(tool.name, clean_args, clean_kwargs)
-            context = ToolCallContext(name=tool.name, args=clean_args, kwargs=clean_kwargs)
+            digest = digest_sorted([name, clean_args, clean_kwargs], size)
+            context = ToolCallContext(name=name, args=clean_args, kwargs=clean_kwargs)
             bound = tool.bind(context)
             if size > limit:
-                message = f"the arguments of {tool.name}() are {size} bytes, the limit is {limit}"
+                message = f"the arguments of {name}() are {size} bytes, the limit is {limit}"
                 raise CallRefused(Code.REQUEST_TOO_LARGE, message)
         except StandfastError as error:
             return settle_failure(tool, digest, error.error_object())
-        timeout_ms = self.timeout_ms(tool)
-        return Admitted(tool, context, bound, session_id, call_id, digest, timeout_ms=timeout_ms)
+        timeout_ms = limits.timeout_ms or self._default_timeout_ms
+        return Admitted(tool, context, bound, session_id, call_id, digest, None, timeout_ms)
 
     def timeout_ms(self, tool: RegisteredTool) -> int:
         """Return the timeout of a call of *tool*."""

@@ -37,12 +37,10 @@ ToolLoop = Literal["own", "runtime"]
 
 
 class CheckedArguments(msgspec.Struct, frozen=True):
-    """Checked arguments: in the form that the handler takes, and by position and name for approval rules."""
+    """Checked arguments, in the form that the handler takes."""
 
     args: list[Any]
     kwargs: dict[str, Any]
-    view_args: list[Json]
-    view_kwargs: dict[str, Json]
 
 
 def is_pydantic(type_: Any) -> bool:
@@ -102,33 +100,39 @@ class Signature(msgspec.Struct, frozen=True):
 
     def bind(self, args: list[Json], kwargs: dict[str, Json]) -> CheckedArguments:
         """Check the arguments of a call and convert them to the types of the function's annotations."""
+        values = self._converted(self._named(args, kwargs) if args or self.positional_only else kwargs)
+        only = self.parameters[: self.positional_only] if self.positional_only else ()
+        return CheckedArguments([values.pop(name) for name in only] if only else [], values)
+
+    def view(self, args: list[Json], kwargs: dict[str, Json]) -> dict[str, Json]:
+        """Return the arguments of a call by name, with the defaults of those that were not passed."""
+        named = self._named(args, kwargs)
+        return {**self._converted(named), **named}
+
+    def _named(self, args: list[Json], kwargs: dict[str, Json]) -> dict[str, Json]:
         if len(args) > self.positional:
             raise InvalidArgument(
                 f"{self.name}() takes {self.positional} positional arguments but {len(args)} were given",
                 hint=f"its parameters are: {', '.join(self.parameters) or 'none'}",
             )
-        named = kwargs
-        if args or self.positional_only:
-            named = dict(zip(self.parameters, args, strict=False))
-            for key, value in kwargs.items():
-                if key in self.parameters[: self.positional_only]:
-                    raise InvalidArgument(f"{self.name}() takes {key!r} by position only")
-                if key in named:
-                    raise InvalidArgument(f"{self.name}() got multiple values for argument {key!r}")
-                named[key] = value
+        named = dict(zip(self.parameters, args, strict=False))
+        for key, value in kwargs.items():
+            if key in self.parameters[: self.positional_only]:
+                raise InvalidArgument(f"{self.name}() takes {key!r} by position only")
+            if key in named:
+                raise InvalidArgument(f"{self.name}() got multiple values for argument {key!r}")
+            named[key] = value
+        return named
+
+    def _converted(self, named: dict[str, Json]) -> dict[str, Any]:
         try:
             if self.checks is not None:
                 msgspec.convert(named, self.checks, dec_hook=decode_custom)
-            decoded = msgspec.convert(named, self.struct, dec_hook=decode_custom)
+            return msgspec.structs.asdict(msgspec.convert(named, self.struct, dec_hook=decode_custom))
         except msgspec.ValidationError as error:
             raise InvalidArgument(
                 f"{self.name}(): {error}", hint=f"its parameters are: {', '.join(self.parameters) or 'none'}"
             ) from None
-        values = {name: getattr(decoded, name) for name in self.parameters}
-        known = {**values, **named}
-        only = self.parameters[: self.positional_only]
-        by_position = [values.pop(name) for name in only] if only else []
-        return CheckedArguments(by_position, values, list(known.values()), known)
 
     def check_output(self, value: Json) -> None:
         """Raise `InvalidArgument` if a result does not match the function's return annotation."""
@@ -228,15 +232,20 @@ class RegisteredTool(msgspec.Struct, frozen=True):
 
     def bind(self, context: ToolCallContext) -> CheckedArguments:
         """Check a call's arguments against the contract."""
+        if self.signature is None:
+            check_against_schema(self.capability, context)
+            return CheckedArguments([context], {})
+        bound = self.signature.bind(context.args, context.kwargs)
+        # The worker process of an isolated tool converts the values; only JSON crosses the pipe.
+        return CheckedArguments([context], {}) if self.isolate else bound
+
+    def view(self, context: ToolCallContext) -> tuple[list[Json], dict[str, Json]]:
+        """Return a call's checked arguments by position and by name, as approval rules see them."""
         if self.signature is not None:
-            bound = self.signature.bind(context.args, context.kwargs)
-            if self.isolate:  # the worker process converts the values; only JSON crosses the pipe
-                return CheckedArguments([context], {}, bound.view_args, bound.view_kwargs)
-            return bound
-        named = check_against_schema(self.capability, context)
-        if named is None:
-            return CheckedArguments([context], {}, list(context.args), {})
-        return CheckedArguments([context], {}, list(named.values()), named)
+            named: dict[str, Json] | None = self.signature.view(context.args, context.kwargs)
+        else:
+            named = check_against_schema(self.capability, context)
+        return (context.args, {}) if named is None else (list(named.values()), named)
 
     def call(self, context: ToolCallContext) -> Any:
         """Check the arguments and call the handler; for an async tool, return an awaitable."""

@@ -24,6 +24,7 @@ from standfast.model.canonical import (
     MAX_VALUE_BYTES,
     Json,
     digest_bytes,
+    digest_sorted,
     encode_json,
     nested_deeper_than,
     to_json,
@@ -117,7 +118,7 @@ def settle_denied(call: Admitted, message: str) -> SettledCall:
 def settle_continued(call: Admitted, started: float) -> SettledCall:
     """Settle a call that opened a new frame: it succeeded, and has no result of its contract's type."""
     value = "continued in a new frame"
-    return SettledCall(record=_ok_record(call, started, value), value=value)
+    return SettledCall(record=_ok_record(call, started, value, len(value) + 2), value=value)
 
 
 def settle_outcome(call: Admitted, started: float, raw: object, error: BaseException | None) -> SettledCall:
@@ -126,22 +127,22 @@ def settle_outcome(call: Admitted, started: float, raw: object, error: BaseExcep
     if error is not None:
         return _settle_raised(call, started, error)
     try:
-        value = _checked_output(tool, raw)
+        value, size = _checked_output(tool, raw)
     except StandfastError as failure:
         return settle_failure(tool, call.request_digest, failure.error_object(), _since(started))
     except BaseException as raised:  # raised by the result, while it was converted
         return _settle_raised(call, started, raised)
-    return SettledCall(record=_ok_record(call, started, value), value=value)
+    return SettledCall(record=_ok_record(call, started, value, size), value=value)
 
 
-def _ok_record(call: Admitted, started: float, value: Json) -> ExternalCallRecord:
+def _ok_record(call: Admitted, started: float, value: Json, size: int) -> ExternalCallRecord:
     return ExternalCallRecord(
         name=call.tool.name,
         side_effect=call.tool.capability.side_effect,
         duration_ms=_since(started),
         status=CallStatus.OK,
         request_digest=call.request_digest,
-        response_digest=digest_bytes(encode_json(value, "sorted")),
+        response_digest=digest_sorted(value, size),
     )
 
 
@@ -176,8 +177,8 @@ def _since(started: float) -> int:
     return max(0, int((time.monotonic() - started) * 1000))
 
 
-def _checked_output(tool: RegisteredTool, raw: object) -> Json:
-    """Return the result as JSON; raise `CallRefused` if it breaks a limit or the contract's schema."""
+def _checked_output(tool: RegisteredTool, raw: object) -> tuple[Json, int]:
+    """Return a result as JSON, and its size; raise `CallRefused` if it breaks a limit or the schema."""
     if isinstance(raw, Later):
         raise CallRefused(
             Code.TOOL_ERROR,
@@ -204,7 +205,7 @@ def _checked_output(tool: RegisteredTool, raw: object) -> Json:
         tool.check_output(value)
     except InvalidArgument as error:
         raise CallRefused(Code.TOOL_ERROR, error.message) from None
-    return value
+    return value, size
 
 
 def output_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, int]:

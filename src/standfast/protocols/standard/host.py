@@ -41,7 +41,7 @@ from standfast.machine.inputs import (
     decode_input,
     encode_input,
 )
-from standfast.model.canonical import Json, check_bounds, digest_bytes, is_light, to_json
+from standfast.model.canonical import Json, check_bounds, copied_if_small, digest_bytes, is_light, to_json
 from standfast.model.capability import CallStatus, SettledCall, SideEffect, ToolCallContext
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import CapabilityLimits
@@ -235,17 +235,8 @@ class StandardHost:
                 hint="write one cell, read its result, then write the next",
             )
             return await self._settled(command, None, error)
-        repeatable = tool.capability.idempotent
-        if begun and not repeatable and tool.on_interrupted != "retry":
-            if tool.on_interrupted == "ask":
-                return self._ask(tool, command, interrupted=True)
-            return self._known(command, settle_interrupted(tool, _request_digest(tool, command)))
-        may_retry = tool.on_timeout == "retry" and command.timeouts <= _MAX_TIMEOUT_RETRIES
-        if command.timed_out and not begun and not may_retry:
-            if tool.on_timeout == "ask" and not repeatable:
-                reason = "it timed out, and whether it took effect is unknown; run it again?"
-                return self._ask(tool, command, reason=reason)
-            return self._known(command, settle_timed_out(self._placeholder(tool, command)))
+        if (begun or command.timed_out) and (over := self._without_retry(tool, command, begun)) is not None:
+            return over
         if command.granted is None:
             admission = await self._admit(tool, command)
         elif isinstance(command.granted, Approved) or _is_declined(command):
@@ -265,22 +256,37 @@ class StandardHost:
             return self._ask(tool, command, grant=grant)
         return self._admitted(command, admission, is_cell)
 
+    def _without_retry(self, tool: RegisteredTool, command: RunTool, begun: bool) -> Prepared | None:
+        """Return the outcome of a call that was interrupted or timed out, unless it is executed again."""
+        repeatable = tool.capability.idempotent
+        if begun and not repeatable and tool.on_interrupted != "retry":
+            if tool.on_interrupted == "ask":
+                return self._ask(tool, command, interrupted=True)
+            return self._known(command, settle_interrupted(tool, _request_digest(tool, command)))
+        may_retry = tool.on_timeout == "retry" and command.timeouts <= _MAX_TIMEOUT_RETRIES
+        if command.timed_out and not begun and not may_retry:
+            if tool.on_timeout == "ask" and not repeatable:
+                reason = "it timed out, and whether it took effect is unknown; run it again?"
+                return self._ask(tool, command, reason=reason)
+            return self._known(command, settle_timed_out(self._placeholder(tool, command)))
+        return None
+
     async def _admit(self, tool: RegisteredTool, command: RunTool) -> Admission:
         args, named = _given(tool, command, _arguments(command))
+        turn, call_id = self._turn, command.call.call_id
+        has_rule = not isinstance(tool.capability.approval_policy, str)
+        copied = None if has_rule else copied_if_small([args, named])
+        if copied is not None and not tool.runs_code:
+            return turn.dispatcher.admit_tool(
+                tool, args, named, session_id=turn.session_id, call_id=call_id, copied=copied
+            )
         admit = partial(
-            self._turn.dispatcher.admit_tool,
-            tool,
-            args,
-            named,
-            session_id=self._turn.session_id,
-            call_id=command.call.call_id,
+            turn.dispatcher.admit_tool, tool, args, named, session_id=turn.session_id, call_id=call_id
         )
         if tool.runs_code:
             return await self._check_values(tool, admit)
-        if isinstance(tool.capability.approval_policy, str) and is_light([args, named] if args else named):
-            return admit()
         # A rule is evaluated in the sandbox, which blocks.
-        return await self._turn.services.threads.run(admit)
+        return await turn.services.threads.run(admit) if has_rule or not is_light([args, named]) else admit()
 
     async def _check_values(self, tool: RegisteredTool, work: Callable[[], T]) -> T | SettledCall:
         """Call *work*, which checks a call's values; on a thread if the tool's types run user code."""
@@ -369,7 +375,7 @@ class StandardHost:
         return Admitted(
             tool,
             ToolCallContext(name=tool.name, args=args, kwargs=named),
-            CheckedArguments([], {}, [], {}),
+            CheckedArguments([], {}),
             self._turn.session_id,
             command.call.call_id,
             request_digest(tool.name, args, named),
