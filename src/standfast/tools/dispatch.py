@@ -30,7 +30,7 @@ import contextvars
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -52,48 +52,52 @@ from standfast.tools.threads import DaemonThreads
 
 
 class CallSlots:
-    """A fixed number of slots, granted in order; releasing one starts the next call in line."""
+    """A fixed number of slots, granted in order; releasing one lets *launch* start the next call in line."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, launch: Callable[[RunningCall], None]) -> None:
         self._free = count
-        self._queue: deque[Callable[[], None]] = deque()
+        self._launch = launch
+        self._queue: OrderedDict[RunningCall, None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def take(self, granted: Callable[[], None]) -> bool:
-        """Take a slot. If none is free, return False; the thread that releases one calls *granted* later."""
+    def take(self, call: RunningCall) -> bool:
+        """Take a slot. If none is free, return False; the thread that releases one launches *call* later."""
         with self._lock:
             if self._free == 0:
-                self._queue.append(granted)
+                self._queue[call] = None
                 return False
             self._free -= 1
             return True
 
-    def give_back(self) -> None:
+    def give_back(self, call: RunningCall) -> None:
+        """Release the slot of *call*, or its place in the queue."""
         with self._lock:
             if not self._queue:
                 self._free += 1
                 return
-            granted = self._queue.popleft()
-        granted()
+            if call in self._queue:
+                del self._queue[call]
+                return
+            following, _ = self._queue.popitem(last=False)
+        self._launch(following)
 
 
-class RunningCall(ABC):
+class RunningCall(LoopJob[Any], ABC):
     """A call that runs, or waits for a slot. A subclass receives its outcome.
 
-    `started` and `deadline` are set when the handler starts.
+    `started` and `deadline` are set when the handler starts. An async handler is run as a `LoopJob`.
     """
 
-    __slots__ = ("_finished", "_slots", "_task", "call", "deadline", "started")
+    started = 0.0
+    deadline: float | None = None
+    _context: contextvars.Context | None = None
+    _slots: CallSlots | None = None
 
     def __init__(self, call: Admitted) -> None:
         self.call = call
-        self.started = 0.0
-        self.deadline: float | None = None
         self._finished = threading.Lock()
-        self._slots: CallSlots | None = None
-        self._task: LoopJob[Any] | asyncio.Task[Any] | None = None
 
-    def launched(self) -> None:  # noqa: B027 - not every receiver limits the handler's time
+    def launched(self) -> None:
         """Note that the handler has started after waiting for a slot. Called on any thread."""
 
     @abstractmethod
@@ -103,7 +107,10 @@ class RunningCall(ABC):
         It may return a function that wakes the receiver, which the handler's thread calls once it is free.
         """
 
-    def finish(self, value: object, error: BaseException | None) -> Then | None:
+    def _work(self) -> Any:
+        return invoke(self.call)
+
+    def _done(self, value: object, error: BaseException | None) -> Then | None:
         """Pass the outcome to `returned`, unless the handler was abandoned; return what that returns."""
         if not self._end():
             return None
@@ -124,21 +131,16 @@ class RunningCall(ABC):
 
     def abandon(self) -> bool:
         """Abandon the handler and drop its outcome; return False if it has already finished."""
-        ended = self._end()
-        task = self._task
-        if not ended or task is None:
-            return ended
-        if isinstance(task, LoopJob):
-            task.cancel()
-        else:
-            task.get_loop().call_soon_threadsafe(task.cancel)
+        if not self._end():
+            return False
+        self.cancel()
         return True
 
     def _end(self) -> bool:
         if not self._finished.acquire(blocking=False):
             return False
         if self._slots is not None:
-            self._slots.give_back()
+            self._slots.give_back(self)
         return True
 
 
@@ -267,25 +269,22 @@ class Dispatcher:
     def start(self, running: RunningCall) -> None:
         """Begin an admitted call, or let it wait for a slot."""
         tool = running.call.tool
-        # The thread that releases a slot may belong to another call, so the context is copied here.
-        context = contextvars.copy_context() if tool.async_mode else None
+        if tool.async_mode:  # the thread that releases a slot may belong to another call
+            running._context = contextvars.copy_context()
         slots = self._slots.get(tool.digest)
         if slots is None:
             with self._lock:
-                new = CallSlots(tool.capability.limits.concurrency)
+                new = CallSlots(tool.capability.limits.concurrency, self._launch_waiting)
                 slots = self._slots.setdefault(tool.digest, new)
-        if slots.take(partial(self._launch_waiting, running, context, slots)):
-            self._launch(running, context, slots)
-
-    def _launch(self, running: RunningCall, context: contextvars.Context | None, slots: CallSlots) -> None:
-        """Run the handler: a plain function on a thread, a coroutine function on a loop."""
-        call = running.call
         running._slots = slots
-        if running._finished.locked():  # abandoned while it waited
-            slots.give_back()
-            return
-        running.started = time.monotonic()
-        running.deadline = running.started + call.timeout_ms / 1000
+        if slots.take(running):
+            self._launch(running)
+
+    def _launch(self, running: RunningCall) -> None:
+        """Run the handler: a plain function on a thread, a coroutine function on a loop."""
+        call, context = running.call, running._context
+        running.started = started = time.monotonic()
+        running.deadline = started + call.timeout_ms / 1000
         try:
             if context is None:
                 self._threads.start(partial(_call_handler, running))
@@ -294,16 +293,14 @@ class Dispatcher:
             else:  # on a loop of its own
                 if self.traced:
                     context.run(_enter_span, call)
-                job = running._task = LoopJob(partial(invoke, call), running.finish, context)
-                self._loops.start(job)
+                self._loops.start(running)
         except (RuntimeError, OSError) as error:  # no thread can be started
-            _wake(running.finish(None, error))
+            running.report(None, error)
 
-    def _launch_waiting(
-        self, running: RunningCall, context: contextvars.Context | None, slots: CallSlots
-    ) -> None:
-        self._launch(running, context, slots)
-        running.launched()
+    def _launch_waiting(self, running: RunningCall) -> None:
+        if not running._finished.locked():  # it has not been abandoned in the meantime
+            self._launch(running)
+            running.launched()
 
     def _launch_at_home(self, running: RunningCall, context: contextvars.Context) -> None:
         """Run an async handler on the runtime's loop, under the watch for handlers that block it."""
@@ -319,19 +316,18 @@ class Dispatcher:
                 described = f"tool {call.tool.name}() of session {call.session_id}, call {call.call_id},"
                 value = await watched(invoke(call), self._stalls, described)
             except asyncio.CancelledError as cancelled:
-                _wake(running.finish(None, cancelled))
+                running.report(None, cancelled)
                 raise
             except BaseException as raised:
                 error = raised
             if running.seconds_left():
-                _wake(running.finish(value, error))
+                running.report(value, error)
             # otherwise it has blocked the loop past its deadline, and the caller times it out
 
         def begin() -> None:
-            task = loop.create_task(body(), context=context)
-            running._task = task
+            running._task, running._loop = loop.create_task(body(), context=context), loop
             if running._finished.locked():  # abandoned in the meantime
-                task.cancel()
+                running._task.cancel()
 
         if loop is asyncio._get_running_loop():
             begin()
@@ -370,10 +366,5 @@ def _call_handler(running: RunningCall) -> Then | None:
     try:
         value = invoke(call)
     except BaseException as error:
-        return running.finish(None, error)
-    return running.finish(value, None)
-
-
-def _wake(then: Then | None) -> None:
-    if then is not None:
-        then()
+        return running._done(None, error)
+    return running._done(value, None)

@@ -178,29 +178,19 @@ _TIDY_S: Final = 1.0
 class LoopJob(Generic[T]):
     """A coroutine that runs, or will run, on a loop of its own."""
 
-    __slots__ = (
-        "_context",
-        "_done",
-        "_is_cancelled",
-        "_loop",
-        "_must_stop",
-        "_task",
-        "_then",
-        "_work",
-        "holds_wake_up",
-    )
+    _context: Context | None
+    _loop: asyncio.AbstractEventLoop | None = None
+    _task: asyncio.Task[Any] | None = None
+    _must_stop = False
+    _is_cancelled = False
+    _then: Then | None = None
+    holds_wake_up = False
+    """Whether the receiver of the report is woken only by `wake_receiver`."""
 
     def __init__(self, work: Work[T], done: Done[T], context: Context | None = None) -> None:
         self._work = work
         self._done = done
         self._context = copy_context() if context is None else context
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._must_stop = False
-        self._is_cancelled = False
-        self._then: Then | None = None
-        self.holds_wake_up = False
-        """Whether the receiver of the report is woken only by `wake_receiver`."""
 
     def cancel(self) -> None:
         """Cancel the coroutine, from any thread. One that blocks stops when it next awaits."""
@@ -228,11 +218,9 @@ class LoopJob(Generic[T]):
 
     def report(self, value: T | None, error: BaseException | None) -> None:
         done, self._done = self._done, _ignore
-        then = done(value, error)
-        if then is not None and self.holds_wake_up:
-            self._then = then
-        elif then is not None:
-            then()
+        self._then = done(value, error)
+        if not self.holds_wake_up:
+            self.wake_receiver()
 
     def wake_receiver(self) -> None:
         """Wake the receiver of the report, if that was held back."""

@@ -452,6 +452,7 @@ class RunningCalls:
     """The running calls of a turn. One timer abandons calls that reach their deadline."""
 
     def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
         self.calls: set[Execution] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -467,7 +468,7 @@ class RunningCalls:
             self._timer.cancel()
         self._due = deadline
         left = max(0.0, deadline - time.monotonic())
-        self._timer = asyncio.get_running_loop().call_later(left, self._expire)
+        self._timer = self.loop.call_later(left, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
@@ -488,16 +489,14 @@ class RunningCalls:
 class Execution(RunningCall):
     """Executes one call until its handler returns or its timeout expires, and delivers the outcome once."""
 
-    __slots__ = ("_calls", "_deliver", "_is_starting", "_loop", "_over", "_turn")
+    _is_starting = True
+    _over = False
 
     def __init__(self, turn: TurnContext, call: Admitted, calls: RunningCalls, deliver: Deliver) -> None:
         super().__init__(call)
         self._turn = turn
         self._calls = calls
         self._deliver = deliver
-        self._loop = asyncio.get_running_loop()
-        self._is_starting = True
-        self._over = False
 
     def start(self) -> None:
         self._calls.calls.add(self)
@@ -507,25 +506,28 @@ class Execution(RunningCall):
 
     def launched(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the turn with it
-            self._loop.call_soon_threadsafe(self._calls.watch, self)
+            self._calls.loop.call_soon_threadsafe(self._calls.watch, self)
 
     def returned(self, value: object, error: BaseException | None) -> Callable[[], object] | None:
         """Convert the handler's outcome to inputs; return the function that passes them to the loop."""
         inputs = self._inputs_of(value, error)
-        if asyncio._get_running_loop() is not self._loop:
+        if asyncio._get_running_loop() is not self._calls.loop:
             return partial(self._call_loop, inputs, copy_context())  # hooks see the handler's contextvars
         if self._is_starting:  # the handler could not be started
-            self._loop.call_soon(self._finish, inputs)
+            self._calls.loop.call_soon(self._finish, inputs)
         else:
             self._finish(inputs)
         return None
 
     def _call_loop(self, inputs: list[Input | EffectWaits], context: Context) -> None:
-        if asyncio._get_running_loop() is self._loop:  # the handler's thread drives the loop again
+        loop = self._calls.loop
+        if asyncio._get_running_loop() is loop:  # the handler's thread drives the loop again
             context.run(self._finish, inputs)
             return
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and the turn with it
-            self._loop.call_soon_threadsafe(self._finish, inputs, context=context)
+        try:
+            loop.call_soon_threadsafe(self._finish, inputs, context=context)
+        except RuntimeError:  # the loop is closed, and the turn with it
+            return
 
     def drop(self) -> None:
         """Abandon the call; no outcome is delivered after this."""
