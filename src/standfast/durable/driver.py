@@ -134,7 +134,7 @@ class TurnDriver:
                     given, self._interrupt = self._interrupt, None
                     commands = self.feed(given) or commands
                 result = await self._execute(commands)
-                if isinstance(result, (Committed, Parked)):
+                if not isinstance(result, list):
                     return result
                 commands = result
         finally:
@@ -208,14 +208,20 @@ class TurnDriver:
         if len(commands) > 1:
             commands = _still_wanted(commands)
         first = commands[0]
+        if type(first) is CallModel:
+            if self.journal.urgent:
+                await self.journal.save()
+            elif self.journal.unsaved:
+                self.journal.flush_soon()
+            call = self._call_later(first) if first.delay_ms else self._host.call_model(first)
+            return await self._feed_outcome(first, call)
+        if type(first) is RunTool and len(commands) == 1:
+            return await self._run_tools([first])
+        if type(first) is Checkpoint:
+            if first.kind == "after_work":
+                return await self._pass(first, inputs.OutputCheck())
+            return await self._complete(first)
         match first:
-            case CallModel():
-                if self.journal.urgent:
-                    await self.journal.save()
-                elif self.journal.unsaved:
-                    self.journal.flush_soon()
-                call = self._call_later(first) if first.delay_ms else self._host.call_model(first)
-                return await self._feed_outcome(first, call)
             case RunTool() | ContinueCell():
                 tools = []
                 for one in commands:
@@ -230,10 +236,6 @@ class TurnDriver:
             case PrepareCall():
                 self.journal.flush_soon()
                 return await self._feed_outcome(first, self._host.prepare_call(first))
-            case Checkpoint(kind="after_work"):
-                return await self._pass(first, inputs.OutputCheck())
-            case Checkpoint():
-                return await self._complete(first)
             case Park():
                 return await self._park(first.outcome)
             case StopEffects():
@@ -295,18 +297,17 @@ class TurnDriver:
         for one in prepared:
             if one.ruled is not None and (ending := self.feed(one.ruled)):
                 return ending
-            match one:
-                case EffectReady():
-                    ready.append(one)
-                case EffectSettled():
-                    following += self.feed(one.settled)
-                case _:
-                    self.journal.note_wait(one.wait, one.approval)
-                    now, wait_id = self._now(), one.wait.wait_id
-                    opened = self.feed(inputs.WaitOpened(at_ms=now, wait=one.wait))
-                    if one.granted is not None:  # a grant has approved the call, so the turn does not park
-                        opened = self.feed(inputs.WaitEnded(at_ms=now, wait_id=wait_id, outcome=one.granted))
-                    following += opened
+            if type(one) is EffectReady:
+                ready.append(one)
+            elif type(one) is EffectSettled:
+                following += self.feed(one.settled)
+            else:
+                self.journal.note_wait(one.wait, one.approval)
+                now, wait_id = self._now(), one.wait.wait_id
+                opened = self.feed(inputs.WaitOpened(at_ms=now, wait=one.wait))
+                if one.granted is not None:  # a grant has approved the call, so the turn does not park
+                    opened = self.feed(inputs.WaitEnded(at_ms=now, wait_id=wait_id, outcome=one.granted))
+                following += opened
         # Parking writes the waits, so save them now only if the host has to suspend a cell before it parks.
         must_save = not ready and not (
             any(isinstance(one, Park) for one in following) and self._host.parks_at_once
@@ -355,7 +356,7 @@ class TurnDriver:
         arrived, self._inbox = self._inbox, []
         following: list[Command] = []
         for given in arrived:
-            if isinstance(given, EffectWaits):
+            if type(given) is EffectWaits:
                 self.journal.note_wait(given.wait, given.approval)
                 given = inputs.WaitOpened(at_ms=self._now(), wait=given.wait)
             following += self.feed(given)

@@ -6,7 +6,7 @@ the driver's behalf. Every decision it makes that must be journaled is part of a
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import msgspec
 
@@ -17,6 +17,7 @@ from standfast.model.outcome import Approved, Ended, Wait
 from standfast.ports.session_store import Blob, JournalEntry, StateRecord
 
 
+@final
 class EffectReady(msgspec.Struct, frozen=True):
     """A call that may be executed. If it is not idempotent, the driver journals an intent first.
 
@@ -31,6 +32,7 @@ class EffectReady(msgspec.Struct, frozen=True):
     pure: bool = False
 
 
+@final
 class EffectSettled(msgspec.Struct, frozen=True):
     """A call whose result is known without executing anything."""
 
@@ -38,6 +40,7 @@ class EffectSettled(msgspec.Struct, frozen=True):
     ruled: inputs.CallRuled | None = None
 
 
+@final
 class EffectWaits(msgspec.Struct, frozen=True):
     """A call that has to wait, with its approval request if it waits for a person.
 

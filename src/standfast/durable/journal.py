@@ -76,10 +76,12 @@ def task_input_id(turn_id: str) -> str:
 
 def key_of(given: inputs.Input, machine: TurnMachine, fence: int) -> str:
     """Return the journal key of an input that is about to be fed to *machine*."""
-    match given:  # most frequent inputs first
-        case inputs.ToolSettled(call_id=call_id):
-            return f"tool.{call_id}"
-        case inputs.ModelReplied() | inputs.ModelFailed():
+    if type(given) is inputs.ToolSettled:
+        return f"tool.{given.call_id}"
+    if type(given) is inputs.ModelReplied:
+        return f"model.{machine.account.model_calls}"
+    match given:
+        case inputs.ModelFailed():
             return f"model.{machine.account.model_calls}"
         case inputs.CellPaused(call_id=call_id, number=number):
             return f"cell.{call_id}.{number}"
@@ -214,13 +216,11 @@ class TurnJournal:
             return False
         self.keys.add(key)
         self.unsaved.append((key, given))
-        match given:
-            case inputs.HooksRan() | inputs.CallPrepared(compaction=None, switch=None) if (
-                given.ruling == NOTHING_SAID
-            ):
-                pass  # no external effect follows from it
-            case _:
-                self.urgent = True
+        if type(given) is inputs.HooksRan or type(given) is inputs.CallPrepared:
+            opens = isinstance(given, inputs.CallPrepared) and (given.compaction or given.switch)
+            if given.ruling == NOTHING_SAID and not opens:
+                return True  # no external effect follows from it
+        self.urgent = True
         return True
 
     def intend(self, key: str) -> None:
@@ -239,7 +239,7 @@ class TurnJournal:
         """Return all unsaved entries, encoded."""
         entries = []
         for noted in self.unsaved:
-            if not isinstance(noted, port.JournalEntry):
+            if isinstance(noted, tuple):
                 key, given = noted
                 noted = port.JournalEntry(key=key, kind="input", body=inputs.encode_input(given))
             entries.append(noted)

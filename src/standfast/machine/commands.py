@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import final
 
 import msgspec
 
@@ -35,6 +36,7 @@ class PrepareCall(msgspec.Struct, frozen=True):
         return f"prepare.{self.number}"
 
 
+@final
 class CallModel(msgspec.Struct, frozen=True):
     """Call the model. `number` counts the turn's model calls, failed ones included, from 1.
 
@@ -50,6 +52,7 @@ class CallModel(msgspec.Struct, frozen=True):
         return f"model.{self.number}"
 
 
+@final
 class RunTool(msgspec.Struct, frozen=True):
     """Execute a call. If it has waited, `waited` is the wait and `granted` its outcome.
 
@@ -86,6 +89,7 @@ class ContinueCell(msgspec.Struct, frozen=True):
     count: int
 
 
+@final
 class Checkpoint(msgspec.Struct, frozen=True):
     """Deliver injected messages; before completion, check the answer `text` as well.
 

@@ -7,7 +7,7 @@ The machine has no other source of information.
 from __future__ import annotations
 
 import functools
-from typing import Literal
+from typing import Literal, final
 
 import msgspec
 
@@ -100,6 +100,7 @@ class CallPrepared(_Input, frozen=True, kw_only=True, tag="call_prepared"):
     ruling: Ruling = NOTHING_SAID
 
 
+@final
 class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):
     """The model's whole reply. `raw` is everything that it wrote, if `text` is only the prose.
 
@@ -138,6 +139,7 @@ class CallRuled(_Input, frozen=True, kw_only=True, tag="call_ruled"):
     ruling: CallRuling = CallRuling()
 
 
+@final
 class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
     """A call has its result, successful or not. `ruling` is the plugins' ruling on it.
 
@@ -210,6 +212,7 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     problem: str | None = None
 
 
+@final
 class CheckpointPassed(_Input, frozen=True, kw_only=True, tag="checkpoint_passed"):
     """The turn passed a checkpoint, which delivered these injected messages."""
 

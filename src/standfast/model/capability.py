@@ -7,7 +7,7 @@ import enum
 import keyword
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, final
 
 import msgspec
 
@@ -155,6 +155,7 @@ class GuestException(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
+@final
 class SettledCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call with its result: `value`, or `exception` if it failed; with `ends_turn`, that stops the turn."""
 

@@ -400,7 +400,7 @@ class TurnEventPublisher:
 
     def running(self, command: RunTool) -> None:
         call, granted, arguments = command.call, command.granted, command.arguments
-        if isinstance(granted, Approved) and granted.arguments is not None:
+        if granted is not None and isinstance(granted, Approved) and granted.arguments is not None:
             arguments = granted.arguments
         if arguments is not None:
             call = msgspec.structs.replace(call, arguments=arguments)
@@ -410,41 +410,58 @@ class TurnEventPublisher:
         if self._spans is not None:
             self._spans.fed(given, following)
         turn_id = self._turn_id
-        event: Event | None = None
-        emitted: tuple[PluginNode, ...] = ()
-        match given:  # most frequent inputs first
-            case ModelReplied(text=text, calls=calls, usage=usage, model=model):
-                event = ReplyReceived(turn_id=turn_id, text=text, calls=calls, usage=usage, model=model)
-                emitted = given.events
-            case ToolSettled(call_id=call_id, value=value, error=error, record=record):
-                shown = record if record is None or not record.traceback else record.without_traceback()
-                event = ToolCallSettled(
-                    turn_id=turn_id, call_id=call_id, value=value, error=error, record=shown
-                )
-                emitted = given.ruling.events
-            case CheckpointPassed(messages=messages):
-                event = MessagesDelivered(turn_id=turn_id, messages=messages) if messages else None
-            case HooksRan() | CallPrepared() | CallRuled():
-                emitted = given.ruling.events
-            case ModelFailed(error=error, retryable=retryable, attempt=attempt):
-                event = ModelCallFailed(
-                    turn_id=turn_id,
-                    error=error,
-                    retryable=retryable,
-                    attempt=attempt,
-                    retry_in_ms=next((one.delay_ms for one in following if isinstance(one, CallModel)), None),
-                )
-            case FinishRequested(text=text):
-                event = TextStreamed(turn_id=turn_id, text=text)
-            case WaitOpened(wait=wait):
-                event = WaitBegan(turn_id=turn_id, wait=wait)
-            case WaitEnded(wait_id=wait_id, outcome=outcome):
-                event = WaitOver(turn_id=turn_id, wait_id=wait_id, outcome=outcome)
-            case _:
-                pass
-        if event is not None:
-            self._show(event)
-        for node in emitted:
+        if type(given) is ModelReplied:  # most frequent inputs first
             self._show(
-                PluginEventEmitted(turn_id=turn_id, plugin_id=node.plugin_id, kind=node.kind, body=node.body)
+                ReplyReceived(
+                    turn_id=turn_id, text=given.text, calls=given.calls, usage=given.usage, model=given.model
+                )
             )
+            self._emit(given.events)
+        elif type(given) is ToolSettled:
+            record = given.record
+            self._show(
+                ToolCallSettled(
+                    turn_id=turn_id,
+                    call_id=given.call_id,
+                    value=given.value,
+                    error=given.error,
+                    record=record if record is None or not record.traceback else record.without_traceback(),
+                )
+            )
+            self._emit(given.ruling.events)
+        elif type(given) is CheckpointPassed:
+            if given.messages:
+                self._show(MessagesDelivered(turn_id=turn_id, messages=given.messages))
+        elif isinstance(given, HooksRan | CallPrepared | CallRuled):
+            self._emit(given.ruling.events)
+        elif (event := _event_of(turn_id, given, following)) is not None:
+            self._show(event)
+
+    def _emit(self, nodes: tuple[PluginNode, ...]) -> None:
+        for node in nodes:
+            self._show(
+                PluginEventEmitted(
+                    turn_id=self._turn_id, plugin_id=node.plugin_id, kind=node.kind, body=node.body
+                )
+            )
+
+
+def _event_of(turn_id: str, given: Input, following: Sequence[Command]) -> Event | None:
+    """Return the event of an input that few turns have; None if it has none."""
+    match given:
+        case ModelFailed(error=error, retryable=retryable, attempt=attempt):
+            return ModelCallFailed(
+                turn_id=turn_id,
+                error=error,
+                retryable=retryable,
+                attempt=attempt,
+                retry_in_ms=next((one.delay_ms for one in following if isinstance(one, CallModel)), None),
+            )
+        case FinishRequested(text=text):
+            return TextStreamed(turn_id=turn_id, text=text)
+        case WaitOpened(wait=wait):
+            return WaitBegan(turn_id=turn_id, wait=wait)
+        case WaitEnded(wait_id=wait_id, outcome=outcome):
+            return WaitOver(turn_id=turn_id, wait_id=wait_id, outcome=outcome)
+        case _:
+            return None

@@ -226,7 +226,7 @@ class ContinueAs(msgspec.Struct, frozen=True):
     reason: str = "continue_as"
 
 
-_LATER: Final = (CompleteLater, CompleteAfter, AskPerson, ContinueAs)
+LATER: Final = (CompleteLater, CompleteAfter, AskPerson, ContinueAs)
 
 Later = CompleteLater | CompleteAfter | AskPerson | ContinueAs
 """A deferred result, which a tool returns instead of a value. Only agents' turns support it."""
@@ -234,11 +234,11 @@ Later = CompleteLater | CompleteAfter | AskPerson | ContinueAs
 
 def without_later(annotation: Any) -> Any:
     """Return a return annotation without the types of deferred results."""
-    if annotation in _LATER:
+    if annotation in LATER:
         return Any
     if get_origin(annotation) not in (Union, UnionType):
         return annotation
-    rest = [one for one in get_args(annotation) if one not in _LATER]
+    rest = [one for one in get_args(annotation) if one not in LATER]
     return Union[tuple(rest)] if rest else Any  # noqa: UP007 - the members are known at run time only
 
 

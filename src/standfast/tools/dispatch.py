@@ -206,7 +206,7 @@ class Dispatcher:
     ) -> Admission:
         """Check a call up to and including its approval policy; *copied* is as in `check`."""
         admitted = self.check(tool, args, kwargs, session_id=session_id, call_id=call_id, copied=copied)
-        if isinstance(admitted, SettledCall):
+        if type(admitted) is SettledCall:
             return admitted
         contract = tool.capability
         policy, rate_per_min = contract.approval_policy, contract.limits.rate_per_min

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, final
 
 import msgspec
 
@@ -136,7 +136,7 @@ class Signature(msgspec.Struct, frozen=True):
 
     def check_output(self, value: Json) -> None:
         """Raise `InvalidArgument` if a result does not match the function's return annotation."""
-        if not self.output_schema:
+        if not self.output_schema or type(value) is self.returns:
             return
         try:
             msgspec.convert(value, self.returns, dec_hook=decode_custom)
@@ -390,6 +390,7 @@ def from_native(capability: Capability, arguments: dict[str, Json]) -> list[Json
     return args
 
 
+@final
 class Admitted(msgspec.Struct, frozen=True):
     """A call that may be executed now. `attempt` counts its executions in a turn, and its waits, from 1."""
 
@@ -404,6 +405,7 @@ class Admitted(msgspec.Struct, frozen=True):
     attempt: int = 1
 
 
+@final
 class NeedsApproval(msgspec.Struct, frozen=True):
     """A call that waits for a person."""
 

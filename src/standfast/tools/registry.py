@@ -67,6 +67,7 @@ from standfast.tools.registered_tool import RegisteredTool
 
 T = TypeVar("T")
 
+_SEARCHABLE: Final = ToolAvailability.SEARCHABLE  # reading an attribute of an enum takes long
 ASKED: Final[ContextVar[list[tuple[str, str]] | None]] = ContextVar("standfast_asked_source", default=None)
 """A list with the name and method of the source that is being called, so that a timeout can name it."""
 
@@ -427,7 +428,7 @@ class ToolCatalog(msgspec.Struct, frozen=True, dict=True):
     def may_call(self, name: str) -> bool:
         """Return whether the session's model may call this tool."""
         tool = self._by_name.get(name)
-        return tool is not None and tool.availability != ToolAvailability.SEARCHABLE
+        return tool is not None and tool.availability != _SEARCHABLE
 
     def found(self) -> tuple[CatalogTool, ...]:
         """Return the tools that the model may call because it has found them."""

@@ -30,7 +30,7 @@ from standfast.model.canonical import (
     to_json,
 )
 from standfast.model.capability import CallStatus, ExternalCallRecord, GuestException, SettledCall
-from standfast.tools.context import Later
+from standfast.tools.context import LATER
 from standfast.tools.registered_tool import Admitted, RegisteredTool
 from standfast.tools.schema import encode_output
 from standfast.tools.tracebacks import PASSED_ON, log_raised, message_of
@@ -44,6 +44,7 @@ GUEST_EXCEPTION: dict[str, str] = {
 }
 """The exception that guest code sees for an error code; any other is a RuntimeError."""
 
+_OK = CallStatus.OK  # reading an attribute of an enum takes long
 _MAX_DEPTH = 128
 """The deepest nesting of a result. It can be encoded and decoded at any depth of the call stack."""
 
@@ -140,7 +141,7 @@ def _ok_record(call: Admitted, started: float, value: Json, size: int) -> Extern
         name=call.tool.name,
         side_effect=call.tool.capability.side_effect,
         duration_ms=_since(started),
-        status=CallStatus.OK,
+        status=_OK,
         request_digest=call.request_digest,
         response_digest=digest_sorted(value, size),
     )
@@ -179,7 +180,7 @@ def _since(started: float) -> int:
 
 def _checked_output(tool: RegisteredTool, raw: object) -> tuple[Json, int]:
     """Return a result as JSON, and its size; raise `CallRefused` if it breaks a limit or the schema."""
-    if isinstance(raw, Later):
+    if isinstance(raw, LATER):
         raise CallRefused(
             Code.TOOL_ERROR,
             f"{tool.name}() returned {type(raw).__name__}, which is supported only in a turn",

@@ -49,6 +49,7 @@ from standfast.model.message import AssistantMessage, ToolCall
 from standfast.model.outcome import Approved, Denied, Ended, Expired, Wait
 from standfast.protocols.standard.approvals import ask_question, grant_for, request_approval, settle_wait
 from standfast.tools.context import (
+    LATER,
     AskPerson,
     CompleteAfter,
     CompleteLater,
@@ -224,7 +225,7 @@ class StandardHost:
             prepared = await self._checked(self._find(command.call), command, begun)
         except StandfastError as error:  # a tool that does not exist, for instance
             prepared = await self._settled(command, None, error.error_object())
-        return await self._judged(command, prepared) if isinstance(prepared, EffectSettled) else prepared
+        return await self._judged(command, prepared) if type(prepared) is EffectSettled else prepared
 
     async def _checked(self, tool: RegisteredTool, command: RunTool, begun: bool) -> Prepared:
         is_cell = command.call.name == self._cell_tool and not command.call.parent
@@ -245,13 +246,13 @@ class StandardHost:
             call, granted = self._placeholder(tool, command), command.granted
             settled = await self._check_values(tool, lambda: settle_wait(call, command, granted))
             return self._known(command, settled)
-        if isinstance(admission, SettledCall) and (begun or command.timeouts):
+        if (begun or command.timeouts) and type(admission) is SettledCall:
             # The previous execution may have taken effect, whatever the reason why the call is not retried.
             if command.timeouts:
                 admission = settle_timed_out(self._placeholder(tool, command))
             else:
                 admission = settle_interrupted(tool, _request_digest(tool, command))
-        if isinstance(admission, NeedsApproval):
+        if type(admission) is NeedsApproval:
             grant = await grant_for(self._turn, admission.call)
             return self._ask(tool, command, grant=grant)
         return self._admitted(command, admission, is_cell)
@@ -314,24 +315,20 @@ class StandardHost:
         )
 
     def _admitted(self, command: RunTool, admission: Admitted | SettledCall, is_cell: bool) -> Prepared:
-        match admission:
-            case SettledCall():
-                return self._known(command, admission)
-            case Admitted():
-                if is_cell:
-                    return EffectReady(command, True, admission, pure=True)
-                tool, contract = admission.tool, admission.tool.capability
-                if tool.takes_context or self._turn.dispatcher.traced:
-                    context = _run_context(self._turn, command)
-                    admission = msgspec.structs.replace(admission, run_context=context)
-                if command.attempt > 1:
-                    admission = msgspec.structs.replace(admission, attempt=command.attempt)
-                idempotent = bool(contract.idempotent)
-                # A tool with a context can pass the call's id to others, so the call must be stored first.
-                pure = idempotent and contract.side_effect is SideEffect.NONE and not tool.takes_context
-                return EffectReady(command, idempotent, admission, pure=pure)
-            case _:
-                assert_never(admission)
+        if type(admission) is SettledCall:
+            return self._known(command, admission)
+        if is_cell:
+            return EffectReady(command, True, admission, pure=True)
+        tool, contract = admission.tool, admission.tool.capability
+        if tool.takes_context or self._turn.dispatcher.traced:
+            context = _run_context(self._turn, command)
+            admission = msgspec.structs.replace(admission, run_context=context)
+        if command.attempt > 1:
+            admission = msgspec.structs.replace(admission, attempt=command.attempt)
+        idempotent = bool(contract.idempotent)
+        # A tool with a context can pass the call's id to others, so the call must be stored first.
+        pure = idempotent and contract.side_effect is SideEffect.NONE and not tool.takes_context
+        return EffectReady(command, idempotent, admission, pure=pure)
 
     def _ask(
         self,
@@ -552,7 +549,7 @@ class Execution(RunningCall):
             self._deliver(given, at_once=given is inputs[-1])
 
     def _inputs_of(self, value: object, error: BaseException | None) -> list[Input | EffectWaits]:
-        if error is None and isinstance(value, Later):
+        if error is None and isinstance(value, LATER):
             try:
                 return self._deferred(value)
             except StandfastError as refused:
@@ -565,8 +562,8 @@ class Execution(RunningCall):
     def _settled(self, settled: SettledCall) -> ToolSettled | CallTimedOut:
         """Return the call's result, or a timeout for the tool's `on_timeout` to decide about."""
         call, tool, now = self.call, self.call.tool, self._turn.services.clock.now_ms()
-        timed_out = settled.record.status is CallStatus.TIMEOUT
-        if timed_out and tool.on_timeout != "report" and not tool.capability.idempotent:
+        may_decide = tool.on_timeout != "report" and not tool.capability.idempotent
+        if may_decide and settled.record.status is CallStatus.TIMEOUT:
             return CallTimedOut(at_ms=now, call_id=call.call_id, attempt=call.attempt, record=settled.record)
         return as_input(call.call_id, settled, now)
 
@@ -717,9 +714,11 @@ def _given(
 ) -> tuple[list[Json], dict[str, Json]]:
     """Return the positional and named arguments; a model or a person passes only named ones."""
     call, granted = command.call, command.granted
-    edited = isinstance(granted, Approved) and granted.arguments is arguments
-    if edited and isinstance(granted, Approved) and granted.args is not None:
-        return granted.args, arguments
+    edited = False
+    if granted is not None and isinstance(granted, Approved):
+        edited = granted.arguments is arguments
+        if edited and granted.args is not None:
+            return granted.args, arguments
     replaced = edited or (arguments is not call.arguments and ARGS in arguments)
     if not is_positional(tool.capability) or (call.parent and not replaced):
         return [] if edited else list(call.args), arguments  # an edit replaces all arguments

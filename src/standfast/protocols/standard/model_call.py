@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -226,10 +226,11 @@ class ModelCall:
         change = hooks.stream if hooks.shows_streams else None
         shown: dict[StreamKind, Callable[[str], None]] = {}
         async for delta in stream:
-            if isinstance(delta, model_provider.TextArrived):
+            is_reply = type(delta) is model_provider.ReplyEnded
+            if not is_reply and isinstance(delta, model_provider.TextArrived):
                 shown["text"] = self._show_text
                 self._show_text(delta.text if change is None else await change(delta.text))
-            elif isinstance(delta, model_provider.ReasoningArrived):
+            elif not is_reply and isinstance(delta, model_provider.ReasoningArrived):
                 shown["reasoning"] = self._show_reasoning
                 text = delta.text if change is None else await change(delta.text, "reasoning")
                 self._show_reasoning(text)
@@ -239,7 +240,7 @@ class ModelCall:
                         show(await change("", kind, last=True))
                 if self._filter is not None:
                     self._show(self._filter.end())
-                return delta
+                return cast(model_provider.ReplyEnded, delta)  # `_checked` refuses anything else
             chunks += 1
             if chunks % _CHUNKS_PER_YIELD == 0:
                 await asyncio.sleep(0)
