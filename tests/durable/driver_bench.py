@@ -222,7 +222,7 @@ class Host:
         await self.answer.wait()
         return self.replies.pop(0)
 
-    def plain_cell(self, command: RunTool) -> EffectReady | None:
+    def ready_at_once(self, command: RunTool) -> EffectReady | None:
         return None
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:

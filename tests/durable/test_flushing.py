@@ -315,6 +315,6 @@ def test_another_process_does_not_run_a_hook_whose_ruling_was_flushed(bench: Ben
 async def _until_flushed(driver: TurnDriver) -> None:
     """Wait until the pending write has succeeded or failed."""
     await settle_down()
-    flushing = driver.journal._flushing
-    if flushing is not None:
+    flushing = driver.journal.flush
+    if isinstance(flushing, asyncio.Task):
         await asyncio.wait([flushing])

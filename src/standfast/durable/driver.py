@@ -141,7 +141,7 @@ class TurnDriver:
             self._host.stop()
             if timer is not None:
                 timer.cancel()
-            if self.journal.flushes:
+            if self.journal.flush is not None:
                 with contextlib.suppress(StoreError):  # the turn has failed already, or has ended
                     await self.journal.end_flushing()
             self.journal.on_cancel = self._task = None  # breaks reference cycles: the turn is freed now
@@ -285,8 +285,10 @@ class TurnDriver:
             self._asking = False
 
     async def _run_tools(self, commands: list[RunTool]) -> list[Command]:
-        plain = self._host.plain_cell(commands[0]) if len(commands) == 1 else None
-        prepared = [plain] if plain else await self._interruptibly(self._prepare_all(commands))
+        alone = len(commands) == 1 and not self.journal.intents
+        at_once = self._host.ready_at_once(commands[0]) if alone else None
+        prepared: list[Prepared] | None = [at_once] if at_once is not None else None
+        prepared = prepared or await self._interruptibly(self._prepare_all(commands))
         if prepared is None:
             return [*commands]
         ready: list[EffectReady] = []
@@ -332,9 +334,10 @@ class TurnDriver:
         if len(commands) > 1 and not commands[0].ruled:
             begun = (prepare(one, begun=bool(intents) and one.key in intents) for one in commands)
             return await asyncio.gather(*begun)
-        prepared = []
+        prepared: list[Prepared] = []
         for one in commands:
-            prepared.append(await prepare(one, begun=bool(intents) and one.key in intents))
+            ready = None if intents else self._host.ready_at_once(one)
+            prepared.append(ready or await prepare(one, begun=bool(intents) and one.key in intents))
         return prepared
 
     async def _await_effects(self) -> list[Command]:
@@ -344,7 +347,7 @@ class TurnDriver:
         under_way = self.machine.calls.under_way() if self._pure else ()
         if under_way and self._pure.issuperset(under_way):
             journal.flush_soon()
-        elif journal.unsaved or journal.flushes:
+        elif journal.unsaved or journal.flush is not None:
             await journal.save()
         while not self._inbox and self._interrupt is None:
             self._wake = PromptFuture()
@@ -385,7 +388,8 @@ class TurnDriver:
             )
             passed = inputs.CheckpointPassed(at_ms=now, kind=command.kind, messages=messages, output=output)
             made.append(passed)
-            return JournalEntry(key=key, kind="input", body=inputs.encode_input(passed))
+            encode = inputs.encode_input if messages or output.value is not None else msgspec.json.encode
+            return JournalEntry(key=key, kind="input", body=encode(passed))
 
         entry = await self.journal.save(make)
         assert entry is not None
@@ -425,7 +429,7 @@ class TurnDriver:
         """Commit the turn. Raise if a plugin cannot snapshot; if *tolerant*, keep its previous state."""
         journal = self.journal
         await self._host.finalizing(outcome)
-        if journal.flushes:
+        if journal.flush is not None:
             await journal.end_flushing()
         summary = self.machine.summary(outcome)
         kept = await self._host.kept(tolerant=tolerant)

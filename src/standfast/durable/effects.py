@@ -99,8 +99,11 @@ class EffectHost(Protocol):
     async def call_model(self, command: CallModel) -> inputs.ModelReplied | inputs.ModelFailed:
         """Call the model and publish the events it streams. Cancelling the task ends the call."""
 
-    def plain_cell(self, command: RunTool) -> EffectReady | None:
-        """Return a cell that is executed without `prepare`, as it needs no check; None for any other call."""
+    def ready_at_once(self, command: RunTool) -> EffectReady | None:
+        """Return a call whose checks need not wait for anything, checked; None if `prepare` must check it.
+
+        Its intent must not have been journaled by a process that died.
+        """
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
         """Check a call before it is executed. *begun*: a process that died had journaled its intent."""

@@ -196,8 +196,8 @@ class TurnJournal:
         self.turn_id = turn_id
         self.lease = lease
         self.lost = False
-        self._flush_timer: asyncio.TimerHandle | None = None
-        self._flushing: asyncio.Task[None] | None = None
+        self.flush: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        """The flush that is scheduled or running."""
         self.keeps = services.keeps_journals
         self._states = states or {}
         self.intents = intents
@@ -289,7 +289,7 @@ class TurnJournal:
         """Write all unsaved entries; return the entry that *make_checkpoint* made."""
         if self.lost:
             self.require_lease()
-        if self._flushing is not None or self._flush_timer is not None:
+        if self.flush is not None:
             await self.end_flushing()
         if not self.unsaved and make_checkpoint is None:
             self.urgent = False
@@ -301,13 +301,13 @@ class TurnJournal:
 
     def flush_soon(self) -> None:
         """Schedule a write of all unsaved entries after `_FLUSH_S`, unless one is already scheduled."""
-        if self.unsaved and self._flush_timer is None and self._flushing is None:
-            self._flush_timer = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush_now)
+        if self.unsaved and self.flush is None:
+            self.flush = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush_now)
 
     def _flush_now(self) -> None:
-        self._flush_timer = None
+        self.flush = None
         if self.unsaved and not self.lost:
-            self._flushing = asyncio.get_running_loop().create_task(self._flush())
+            self.flush = asyncio.get_running_loop().create_task(self._flush())
 
     async def _flush(self) -> None:
         urgent = self.urgent
@@ -315,24 +315,19 @@ class TurnJournal:
         self.urgent = urgent  # effects still have to wait until this write is done
         if (await self.write(self._services.store.save, self.lease, save)).cancel_requested:
             self._heed_cancel()
-        self._flushing = None  # on failure it stays set, and `end_flushing` raises the error
+        self.flush = None  # on failure it stays set, and `end_flushing` raises the error
         self.flush_soon()
-
-    @property
-    def flushes(self) -> bool:
-        """Whether a flush is running or scheduled."""
-        return self._flushing is not None or self._flush_timer is not None
 
     async def end_flushing(self) -> None:
         """Wait for a running flush, which a later write must not overtake, and cancel a scheduled one."""
-        flushing, self._flushing = self._flushing, None
-        try:
-            if flushing is not None:
-                await flushing
-        finally:
-            if self._flush_timer is not None:
-                self._flush_timer.cancel()
-                self._flush_timer = None
+        flush, self.flush = self.flush, None
+        if isinstance(flush, asyncio.Future):
+            try:
+                await flush
+            finally:
+                await self.end_flushing()  # it may have scheduled another one
+        elif flush is not None:
+            flush.cancel()
 
     def _heed_cancel(self) -> None:
         """Tell the driver that the turn is to be cancelled, unless it knows."""

@@ -179,18 +179,31 @@ class StandardHost:
 
     # Before a call is executed
 
-    def plain_cell(self, command: RunTool) -> EffectReady | None:
-        """Return a reply's only cell if it has nothing but code, which needs no check."""
-        call = command.call
-        is_cell = call.name == self._cell_tool and not call.parent
-        if not is_cell or command.granted is not None or not command.ruled:
+    def ready_at_once(self, command: RunTool) -> EffectReady | None:
+        turn, call = self._turn, command.call
+        if not command.ruled or command.attempt > 1:
             return None
-        given = _arguments(command)
-        code = given.get("code")
-        is_plain = isinstance(code, str) and len(given) == 1 and len(code) < _MAX_PLAIN_CHARS
-        if not is_plain or (self._turn.machine.code is None and _is_second_cell(self._turn, call)):
+        if call.name == self._cell_tool and not call.parent:  # nothing but code needs no check
+            given = _arguments(command)
+            code = given.get("code")
+            is_plain = isinstance(code, str) and len(given) == 1 and len(code) < _MAX_PLAIN_CHARS
+            if not is_plain or (turn.machine.code is None and _is_second_cell(turn, call)):
+                return None
+            return EffectReady(command, True, None, pure=True)
+        if self._unresolved or not turn.session.is_static:
             return None
-        return EffectReady(command, True, None, pure=True)
+        try:
+            tool = self._find(call)
+            args, named = _given(tool, command, _arguments(command))
+        except StandfastError:
+            return None
+        may_wait = tool.runs_code or tool.capability.approval_policy != "none"
+        if may_wait or (copied := copied_if_small([args, named])) is None:
+            return None
+        admission = turn.dispatcher.admit_tool(
+            tool, args, named, session_id=turn.session_id, call_id=call.call_id, copied=copied
+        )
+        return self._ready(command, admission) if type(admission) is Admitted else None
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
         if command.ruled:
@@ -274,20 +287,20 @@ class StandardHost:
 
     async def _admit(self, tool: RegisteredTool, command: RunTool) -> Admission:
         args, named = _given(tool, command, _arguments(command))
-        turn, call_id = self._turn, command.call.call_id
-        has_rule = not isinstance(tool.capability.approval_policy, str)
-        copied = None if has_rule else copied_if_small([args, named])
-        if copied is not None and not tool.runs_code:
-            return turn.dispatcher.admit_tool(
-                tool, args, named, session_id=turn.session_id, call_id=call_id, copied=copied
-            )
         admit = partial(
-            turn.dispatcher.admit_tool, tool, args, named, session_id=turn.session_id, call_id=call_id
+            self._turn.dispatcher.admit_tool,
+            tool,
+            args,
+            named,
+            session_id=self._turn.session_id,
+            call_id=command.call.call_id,
         )
         if tool.runs_code:
             return await self._check_values(tool, admit)
+        if isinstance(tool.capability.approval_policy, str) and is_light([args, named]):
+            return admit()
         # A rule is evaluated in the sandbox, which blocks.
-        return await turn.services.threads.run(admit) if has_rule or not is_light([args, named]) else admit()
+        return await self._turn.services.threads.run(admit)
 
     async def _check_values(self, tool: RegisteredTool, work: Callable[[], T]) -> T | SettledCall:
         """Call *work*, which checks a call's values; on a thread if the tool's types run user code."""
@@ -319,6 +332,9 @@ class StandardHost:
             return self._known(command, admission)
         if is_cell:
             return EffectReady(command, True, admission, pure=True)
+        return self._ready(command, admission)
+
+    def _ready(self, command: RunTool, admission: Admitted) -> EffectReady:
         tool, contract = admission.tool, admission.tool.capability
         if tool.takes_context or self._turn.dispatcher.traced:
             context = _run_context(self._turn, command)
