@@ -198,7 +198,7 @@ class TurnDriver:
         if self._wake is not None and not self._wake.done():
             # While several calls run, wait for the next loop cycle, to journal results that arrive together
             # at once.
-            self._wake.set_result(None, at_once=at_once and len(self.machine.calls.under_way()) == 1)
+            self._wake.set_result(None, at_once=at_once and self.machine.calls.one_runs())
 
     # Executing
 

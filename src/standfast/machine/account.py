@@ -234,26 +234,20 @@ def _shares(limits: UsageLimits, spent: TurnSpending) -> Iterator[_Share]:
 
 
 class Progress:
-    """A counter of consecutive rounds without progress. It is computed only when `idle_rounds` is read."""
+    """A counter of consecutive rounds without progress."""
 
-    _idle_rounds = 0
+    idle_rounds = 0
 
     def __init__(self) -> None:
-        self._uncounted: list[Sequence[tuple[ToolCall, ToolMessage]]] = []
         self._seen: set[str] = set()
 
     def round_over(self, calls: Sequence[tuple[ToolCall, ToolMessage]]) -> None:
-        """Add a finished round."""
-        self._uncounted.append(calls)
-
-    @property
-    def idle_rounds(self) -> int:
-        rounds, self._uncounted = self._uncounted, []
-        for calls in rounds:
-            marks = {_mark(call, result) for call, result in calls if result.error is None}
-            self._idle_rounds = 0 if marks - self._seen else self._idle_rounds + 1
-            self._seen |= marks
-        return self._idle_rounds
+        """Count a finished round."""
+        self.idle_rounds += 1
+        for call, result in calls:
+            if result.error is None and (mark := _mark(call, result)) not in self._seen:
+                self._seen.add(mark)
+                self.idle_rounds = 0
 
 
 def _mark(call: ToolCall, result: ToolMessage) -> str:

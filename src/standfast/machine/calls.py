@@ -72,16 +72,22 @@ class CallTable:
         self.unsettled: dict[int, _Call] = {}
         """The calls of the round without a result, kept apart because a cell may make thousands of calls."""
 
-    def add(self, requested: tuple[RequestedCall, ...]) -> tuple[ToolCall, ...]:
-        """Begin a round and return its calls. Calls with unreadable arguments fail immediately."""
+    def add(self, requested: tuple[RequestedCall, ...]) -> tuple[tuple[ToolCall, ...], list[RunTool]]:
+        """Begin a round; return its calls, and the commands for them.
+
+        Calls with unreadable arguments fail immediately.
+        """
+        calls, commands = [], []
         for request in requested:
             self._count += 1
             call, result = _read(request, self._count)
-            entry = _Call(call, RunTool(call, ruled=not self.asks_plugins), result=result)
-            self._round[self._count] = entry
+            command = RunTool(call, ruled=not self.asks_plugins)
+            entry = self._round[self._count] = _Call(call, command, result=result)
+            calls.append(call)
             if result is None:
                 self.unsettled[self._count] = entry
-        return tuple([entry.asked for entry in self._round.values()])
+                commands.append(command)
+        return tuple(calls), commands
 
     def add_cell(self, code: str) -> RunTool:
         """Begin a round with the cell that is a turn's own input; return the command for it."""
@@ -205,7 +211,7 @@ class CallTable:
         call = self.unsettled.get(call_id)
         return call is not None and call.runs
 
-    # These two spell out `_Call.runs`, for calls without a result: every call of a turn needs both.
+    # These three spell out `_Call.runs`, for calls without a result: every call of a turn needs them.
 
     def any_running(self) -> bool:
         for call in self.unsettled.values():
@@ -220,6 +226,14 @@ class CallTable:
             for call_id, call in self.unsettled.items()
             if call.wait is None and (call.cell is None or not call.cell.paused)
         ]
+
+    def one_runs(self) -> bool:
+        """Return whether exactly one call runs."""
+        running = 0
+        for call in self.unsettled.values():
+            if call.wait is None and (call.cell is None or not call.cell.paused):
+                running += 1
+        return running == 1
 
     def any_waiting(self) -> bool:
         return any(call.wait is not None for call in self.unsettled.values())
@@ -267,11 +281,10 @@ class CallTable:
 
     def close(self) -> list[tuple[ToolCall, ToolMessage]]:
         """End the round; return the model's calls with their results, in the order of the calls."""
-        results = [
-            (call.asked, call.result if call.cell is None else self._whole(call, call.result))
-            for call in self._round.values()
-            if call.result is not None and not call.asked.parent
-        ]
+        results = []
+        for call in self._round.values():
+            if (result := call.result) is not None and not call.asked.parent:
+                results.append((call.asked, result if call.cell is None else self._whole(call, result)))
         self._round.clear()
         self.unsettled.clear()
         return results

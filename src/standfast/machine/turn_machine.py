@@ -374,7 +374,7 @@ class TurnMachine:
             raise _unexpected(self, given)
         self.account.add_reply(given)
         self.replied_at_ms = given.at_ms
-        calls = self.calls.add(given.calls)
+        calls, commands = self.calls.add(given.calls)
         self._overflowed = False
         self._add(
             *given.events,
@@ -393,7 +393,7 @@ class TurnMachine:
             self._answer = given.text
             return self._pass("before_completion")
         self.phase = _ACTING
-        return [*self.calls.running()] or self._after_change()
+        return [*commands] or self._after_change()
 
     def _failed(self, given: inputs.ModelFailed) -> list[Command]:
         if self.phase is not Phase.ASKING:
