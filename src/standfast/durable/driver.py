@@ -214,7 +214,8 @@ class TurnDriver:
             elif self.journal.unsaved:
                 self.journal.flush_soon()
             call = self._call_later(first) if first.delay_ms else self._host.call_model(first)
-            return await self._feed_outcome(first, call)
+            outcome = await self._interruptibly(call)
+            return [first] if outcome is None else self.feed(outcome)
         if type(first) is RunTool and len(commands) == 1:
             return await self._run_tools([first])
         if type(first) is Checkpoint:
@@ -235,7 +236,8 @@ class TurnDriver:
                 return await self._run_hooks(first)
             case PrepareCall():
                 self.journal.flush_soon()
-                return await self._feed_outcome(first, self._host.prepare_call(first))
+                prepared = await self._interruptibly(self._host.prepare_call(first))
+                return [first] if prepared is None else self.feed(prepared)
             case Park():
                 return await self._park(first.outcome)
             case StopEffects():
@@ -253,12 +255,8 @@ class TurnDriver:
         self.journal.flush_soon()
         if command.stage == "after_turn":  # nothing can interrupt the end of a turn
             return self.feed(await self._host.run_hooks(command))
-        return await self._feed_outcome(command, self._host.run_hooks(command))
-
-    async def _feed_outcome(self, command: Command, work: Coroutine[Any, Any, inputs.Input]) -> list[Command]:
-        """Await *work* and feed its outcome; if it was interrupted, return *command* to be executed again."""
-        outcome = await self._interruptibly(work)
-        return [command] if outcome is None else self.feed(outcome)
+        ran = await self._interruptibly(self._host.run_hooks(command))
+        return [command] if ran is None else self.feed(ran)
 
     async def _call_later(self, command: CallModel) -> inputs.Input:
         # The delay counts from the failure, which may have happened in another process.
@@ -269,7 +267,10 @@ class TurnDriver:
         return await self._host.call_model(command)
 
     async def _interruptibly(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Await *work* and return its result, or None if a cancellation or the deadline interrupted it."""
+        """Await *work* and return its result, or None if a cancellation or the deadline interrupted it.
+
+        A command whose work was interrupted is executed again, unless the interrupt leads to others.
+        """
         if self._interrupt is not None:
             work.close()
             return None
@@ -449,7 +450,7 @@ class TurnDriver:
             journal=journal.entries() if journal.keeps else None,
         )
         written = await journal.write(self._services.store.commit, journal.lease, commit)
-        if isinstance(written, CommitRefused):
+        if not isinstance(written, SessionHead):
             journal.return_blobs(blobs)
             return written
         return Committed(written, summary)
@@ -457,10 +458,10 @@ class TurnDriver:
     def _next_inputs(self, outcome: Ended) -> tuple[QueuedInput, ...]:
         """Return the inputs of later turns: a new frame's task and the messages that plugins enqueued."""
         messages = self.machine.next_messages()
-        if not messages and not isinstance(outcome, FrameSwitched):
+        if not messages and type(outcome) is not FrameSwitched:
             return ()
         said = [(f"{self.turn_id}.after.{number}", message) for number, message in enumerate(messages, 1)]
-        if isinstance(outcome, FrameSwitched) and outcome.switch.task is not None:
+        if type(outcome) is FrameSwitched and outcome.switch.task is not None:
             said.insert(0, (task_input_id(self.turn_id), UserMessage(content=outcome.switch.task)))
         return tuple(
             QueuedInput(

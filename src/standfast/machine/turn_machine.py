@@ -97,7 +97,7 @@ class Phase(enum.Enum):
     ENDED = "ended"
 
 
-_ASKING, _ACTING, _PASSING = Phase.ASKING, Phase.ACTING, Phase.PASSING
+_NEW, _ASKING, _ACTING, _PASSING = Phase.NEW, Phase.ASKING, Phase.ACTING, Phase.PASSING
 _CLOSING, _ENDED = Phase.CLOSING, Phase.ENDED  # reading an attribute of an enum takes long
 
 
@@ -144,7 +144,7 @@ class TurnMachine:
     _ending: Ended | None = None
 
     def __init__(self) -> None:
-        self.phase = Phase.NEW
+        self.phase = _NEW
         self._resumes = 0
         self.account = TurnAccount()
         self.calls = CallTable()
@@ -195,7 +195,7 @@ class TurnMachine:
         run: plugins may have to call a model so that the turn can end.
         """
         refusal = self.account.no_more_calls(made, uncharged)
-        if refusal is None and self.phase is Phase.ACTING:
+        if refusal is None and self.phase is _ACTING:
             return self.account.no_more_tokens(uncharged)
         return refusal
 
@@ -208,7 +208,7 @@ class TurnMachine:
 
     def whole(self) -> list[Entry]:
         """Return all entries that the turn adds to the history, with those that plugins add at its end."""
-        if self.phase is Phase.ENDED or self._closing is None:
+        if self.phase is _ENDED or self._closing is None:
             return self.entries
         now_ms = self.account.watch.now_ms
         return [*self.entries, *(Entry(at_ms=now_ms, payload=event) for event in self._closing.events)]
@@ -263,11 +263,11 @@ class TurnMachine:
                 if woken is None:
                     return []
                 self.account.watch.start(given.at_ms)
-                self.phase = Phase.ACTING
+                self.phase = _ACTING
                 return [woken]
             case inputs.FrameSwitchRequested():
                 self._switch = given.switch
-                if self.phase in (Phase.ACTING, Phase.PARKED):
+                if self.phase in (_ACTING, Phase.PARKED):
                     return []
                 return [StopEffects(), *self._end(FrameSwitched(switch=given.switch))]
             case inputs.CancelRequested():
@@ -283,7 +283,7 @@ class TurnMachine:
                 assert_never(given)
 
     def _start(self, given: inputs.TurnStarted) -> list[Command]:
-        if self.phase is not Phase.NEW:
+        if self.phase is not _NEW:
             raise _unexpected(self, given)
         self.turn_id = given.turn_id
         self.nonce = given.nonce
@@ -298,7 +298,7 @@ class TurnMachine:
             self.replied_at_ms = given.at_ms
             cell = self.calls.add_cell(given.code.code)
             self._add(*given.injected, AssistantMessage(tool_calls=(cell.call,)))
-            self.phase = Phase.ACTING
+            self.phase = _ACTING
             return [cell]
         assert given.message is not None
         self._add(*given.injected, given.message)
@@ -396,7 +396,7 @@ class TurnMachine:
         return [*commands] or self._after_change()
 
     def _failed(self, given: inputs.ModelFailed) -> list[Command]:
-        if self.phase is not Phase.ASKING:
+        if self.phase is not _ASKING:
             raise _unexpected(self, given)
         account, error = self.account, given.error
         account.usage += Usage(calls=1)
@@ -503,7 +503,7 @@ class TurnMachine:
         if self.calls.unsettled:
             if continued := self.calls.continued():
                 watch.start(watch.now_ms)
-                self.phase = Phase.ACTING
+                self.phase = _ACTING
                 return [*continued]
             if self.calls.any_running():
                 return []
@@ -564,7 +564,7 @@ class TurnMachine:
         """End the turn, after its `after_turn` hooks have run."""
         if "after_turn" not in self._stages or (self._closing is not None and isinstance(outcome, Finished)):
             return self.finish(outcome)
-        self.phase = Phase.CLOSING
+        self.phase = _CLOSING
         self.account.watch.stop()
         self._ending = outcome
         self._closing = None
@@ -575,11 +575,11 @@ class TurnMachine:
         """End the turn; the driver calls it once a commit has finished the turn."""
         if self._closing is not None:
             self._add(*self._closing.events)
-        if isinstance(outcome, FrameSwitched):
+        if type(outcome) is FrameSwitched:
             self._add(FrameOpened(switch=outcome.switch))
-        elif isinstance(outcome, Stopped):
+        elif type(outcome) is Stopped:
             self._add(TurnEnded(outcome=outcome, usage=self.account.usage))
-        self.phase = Phase.ENDED
+        self.phase = _ENDED
         self.account.watch.stop()
         self.outcome = outcome
         return [Commit(outcome)]

@@ -6,7 +6,7 @@ Rule: a wait ends exactly once. Every kind has a time (`due_at`) after which it 
 from __future__ import annotations
 
 import enum
-from typing import Literal
+from typing import Literal, final
 
 import msgspec
 
@@ -89,6 +89,7 @@ class StopReason(enum.StrEnum):
     INTERRUPTED = "interrupted"
 
 
+@final
 class Finished(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="finished", omit_defaults=True):
     """The model gave its answer; `value` is that answer converted to `output_type`."""
 
@@ -96,18 +97,21 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="finishe
     value: Json = None
 
 
+@final
 class FrameSwitched(msgspec.Struct, frozen=True, kw_only=True, tag="frame_switched"):
     """The turn ended by opening a frame."""
 
     switch: FrameSwitch
 
 
+@final
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, tag="waiting"):
     """The turn is parked until one of these waits ends."""
 
     waits: tuple[Wait, ...]
 
 
+@final
 class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
     """The turn ended without an answer."""
 

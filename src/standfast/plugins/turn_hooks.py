@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, overload
 
@@ -138,6 +138,8 @@ class ModelAccount:
         self._earlier_calls = turn.head.model_calls
         self._read_blob = turn.services.store.blob
         self._cost = turn.services.cost_of(self._model_id)
+        self.priced = partial(priced, self._cost, self._model_id)
+        """Returns the usage of a reply of the turn's own model, with its cost if that is known."""
         self._home = asyncio.get_running_loop()
         self._spent: tuple[UsageEntry, ...] = ()
         self._calls = 0
@@ -191,10 +193,6 @@ class ModelAccount:
         if not self.is_over:
             self._spent += (entry,)
         return reply, entry
-
-    def priced(self, reply: ReplyEnded) -> Usage:
-        """Return the usage of a reply of the turn's own model, with its cost if that is known."""
-        return priced(self._cost, self._model_id, reply)
 
     def charge(self, ruling: Ruling) -> Ruling:
         """Add the calls that are not charged yet to *ruling*."""

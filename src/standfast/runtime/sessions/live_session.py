@@ -284,7 +284,7 @@ class FrameCache:
     def append(self, base: SessionHead, head: SessionHead, machine: TurnMachine) -> None:
         """Add the messages of a committed turn; drop the cache if other nodes were written in between."""
         alone = head.depth == base.depth + len(machine.entries)
-        opened = machine.compaction is not None or isinstance(machine.outcome, FrameSwitched)
+        opened = machine.compaction is not None or type(machine.outcome) is FrameSwitched
         if not alone or head.leaf is None or opened:
             self.drop()
         elif self.leaf == base.leaf:
@@ -509,7 +509,7 @@ class LiveSession:
 
     def turn_over(self, turn_id: str, summary: TurnSummary, *, follows: bool) -> None:
         """Clean up after a turn that has ended or parked. *follows*: it has queued inputs for more turns."""
-        if isinstance(summary.outcome, Waiting):
+        if type(summary.outcome) is Waiting:
             task = asyncio.get_running_loop().create_task(self._look_again(turn_id), context=detached())
             self._running += (task,)
             task.add_done_callback(self._is_over)
@@ -519,7 +519,7 @@ class LiveSession:
             if self.events.kept is not None and not self.events.kept.is_read:
                 self.events.drop()
             stuck = self._queue is not None and self._queue.stuck
-            if stuck or not isinstance(summary.outcome, Finished):
+            if stuck or type(summary.outcome) is not Finished:
                 self.queue.drain()
         self._directory.used(self)
 

@@ -521,7 +521,7 @@ class TurnRunner:
         assert self._context is not None
         live, machine, summary = self._live, self._context.machine, driven.summary
         if isinstance(driven, Committed):
-            assert not isinstance(summary.outcome, Waiting)
+            assert type(summary.outcome) is not Waiting
             live.frame.append(self._context.head, driven.head, machine)
             await self._persisted(turn.turn_id, summary.outcome, driven.head, self._context.session)
             if live.session_id in self._directory.background.watched:
@@ -536,13 +536,13 @@ class TurnRunner:
             if self._spans is not None:
                 self._spans.ended(summary.outcome, summary.usage, machine.account.ledger("turn"))
         else:
-            assert isinstance(summary.outcome, Waiting)
+            assert type(summary.outcome) is Waiting
             event = TurnParked(turn_id=turn.turn_id, waits=summary.outcome.waits)
             if self._spans is not None:
                 self._spans.parked(summary.outcome)
         live.events.show(turn, event)
         made_inputs = isinstance(driven, Committed) and bool(machine.next_messages())
-        follows = made_inputs or isinstance(summary.outcome, FrameSwitched)
+        follows = made_inputs or type(summary.outcome) is FrameSwitched
         live.turn_over(turn.turn_id, summary, follows=follows)
         if made_inputs:
             live.queue.drain()
@@ -557,7 +557,7 @@ class TurnRunner:
         context.options.frame = head.frame
         self._live.stood = head
         plugins = context.plugins
-        if isinstance(outcome, FrameSwitched):
+        if type(outcome) is FrameSwitched:
             here = ProtocolSessionContext(self._live.session_id)
             await plugins.tell_protocol("restore_session", here, context.state())
         if plugins.contributions.hooks["turn_persisted"]:
