@@ -9,35 +9,40 @@ Rule: inputs, and names that were loaded, are unbound when the cell ends, so the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 import msgspec
 
 from standfast.errors import CellTooLarge, Code, EngineFailed, ErrorObject, StandfastError, TypeCheckFailed
 from standfast.model.canonical import Json
 from standfast.model.code import Diagnostic, Language, Severity
-from standfast.ports.cell_stepper import CellFailed, CellStopped, Step, StepEnded, StepperHost
+from standfast.ports.cell_stepper import (
+    CellFailed,
+    CellStopped,
+    EngineCall,
+    Step,
+    StepBlocked,
+    StepEnded,
+    StepperHost,
+)
 from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, Check, LastCall, NamesRead
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import without_sources
-from standfast.sandbox.monty.engine_run import OS_POLICY, CodeFinished, EngineRun, RunStep
+from standfast.sandbox.monty.engine_run import OS_POLICY, EngineRun
 from standfast.sandbox.monty.failures import MontyFailure, describe_failure
 from standfast.sandbox.monty.syntax import MAX_READ_CHARS, misread, parse
 from standfast.sandbox.monty.workers import (
     EngineState,
     KnownError,
     MontyCellDump,
-    MontyWorker,
     MontyWorkers,
-    decode_dump,
     decode_state,
     encode_dump,
     encode_state,
     read_former_cell,
 )
 from standfast.sandbox.run_errors import argument_not_json, by_line, request_too_large
-from standfast.sandbox.workers import SlotStepper
 
 if TYPE_CHECKING:
     from standfast.sandbox.monty.session_source import SessionSource
@@ -122,61 +127,63 @@ class MontyCells(SteppedCells):
         super().close()
 
 
-class MontyStepper(SlotStepper[MontyWorker]):
-    """A `CellStepper`. The cell is in the worker while the run is `standing` at a snapshot."""
+class MontyStepper(EngineRun):
+    """A `CellStepper`. The cell is in the worker while the code is `standing` at a snapshot."""
 
-    def __init__(self, host: StepperHost, workers: MontyWorkers, dump: bytes) -> None:
-        paused = decode_dump(dump) if dump else None
-        super().__init__(host, workers)
-        self._workers = workers
-        state = host.request.state
-        self._before = paused.before if paused else (decode_state(state) if state else None)
-        self._run = EngineRun(host, self._before, paused)
-        self._measures = host.request.measured
-        self._drops_value = False
+    _drops_value = False
 
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> Step:
-        if (refused := self._run.program.refused) is not None:
+        if (refused := self.program.refused) is not None:
             return StepEnded(error=msgspec.convert(refused, ErrorObject, from_attributes=True), refused=True)
         return self._step(self._begin)
 
     def proceed(self) -> Step:
-        return self._step(self._run.promise)
+        return self._step(self.promise)
 
     def answer(self, call_id: int, answer: CallAnswer) -> Step:
-        return self._step(self._run.answer, call_id, answer)
+        return self._step(self.resume, call_id, answer)
 
     def raises_at_call(self, answer: CallAnswer) -> bool:
         return answer.exception is not None
 
-    def _step(self, job: Callable[P, RunStep], *args: P.args, **kwargs: P.kwargs) -> Step:
-        """Step the engine, and convert an exception that it raises into the cell's failure."""
+    def _step(self, job: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Step:
+        """Step the engine to its next call, wait or end; convert an exception into the cell's failure."""
         if self._host.stopped is not None:
             raise CellStopped
-        outcome: RunStep | MontyFailure
         try:
-            outcome = job(*args, **kwargs)
+            snapshot = job(*args, **kwargs)
+            self.standing = None
+            while not isinstance(snapshot, engine.MontyComplete):
+                if isinstance(snapshot, engine.FunctionSnapshot):
+                    step = self.on_function(snapshot)
+                elif isinstance(snapshot, engine.FutureSnapshot):
+                    step = StepBlocked(snapshot.pending_call_ids)
+                else:
+                    step = self.on_name(snapshot, snapshot.variable_name)
+                if isinstance(step, (EngineCall, StepBlocked)):
+                    self.standing = snapshot
+                    return step
+                snapshot = step
         except (StandfastError, CellStopped):
             raise
         except Exception as error:
             if self._host.stopped is not None:
                 raise CellStopped from None
-            outcome = describe_failure(error, self._run, self._limits)
-        if isinstance(outcome, CodeFinished):
-            return self._ended(outcome, None)
-        if not isinstance(outcome, MontyFailure):
-            return outcome
-        if outcome.hard:
-            raise CellFailed(outcome.error)
-        if outcome.error.code in _REFUSALS:
+            return self._failed(describe_failure(error, self, self._limits))
+        return self._ended(snapshot, None)
+
+    def _failed(self, failure: MontyFailure) -> StepEnded:
+        if failure.hard:
+            raise CellFailed(failure.error)
+        if failure.error.code in _REFUSALS:
             if self.worker is not None:
                 self.worker.version = None  # the engine may have counted the source
-            return StepEnded(error=outcome.error, refused=True)
-        return self._ended(None, outcome.error)
+            return StepEnded(error=failure.error, refused=True)
+        return self._ended(None, failure.error)
 
-    def _begin(self) -> RunStep:
+    def _begin(self) -> Any:
         """Begin in a worker that has the session's state before the cell: the warm worker, or another."""
         request, worker = self._host.request, self.worker
         if worker is None or not worker.holds(request.state, request.limits):
@@ -184,10 +191,10 @@ class MontyStepper(SlotStepper[MontyWorker]):
             worker = self._workers.attach(self._before, request.limits, os_policy=OS_POLICY)
             worker.version = request.state
             self.put_worker(worker)
-        if self._measures:
+        if request.measured:
             worker.peak.reset()
         try:
-            return self._run.begin(worker)
+            return self.feed(worker)
         except engine.MontyCrashedError as error:
             if self._host.stopped is not None or error.timed_out or not worker.warm:
                 raise
@@ -200,64 +207,62 @@ class MontyStepper(SlotStepper[MontyWorker]):
     # ── the worker ───────────────────────────────────────────────────────────────────────────────
 
     def put_aside(self) -> None:
-        run, limits = self._run, self._limits
-        if run.standing is None:
+        limits = self._limits
+        if self.standing is None:
             return
         try:
-            run.paused_dump = run.standing.dump()
-            run.standing = None
-            self._workers.check_loads(run.paused_dump, limits, paused=True)
+            self.paused_dump = self.standing.dump()
+            self.standing = None
+            self._workers.check_loads(self.paused_dump, limits, paused=True)
         except Exception as error:
             if "memory limit" not in str(error):
                 raise EngineFailed(f"the cell cannot be suspended: {error}") from error
             raise CellTooLarge(limits.memory_mb) from error
 
     def dump(self) -> bytes:
-        run = self._run
         return encode_dump(
             MontyCellDump(
-                dump=run.paused_dump,
+                dump=self.paused_dump,
                 before=msgspec.structs.replace(self._before, dump=b"") if self._before else None,
-                filename=run.filename,
-                borrowed=run.borrowed,
-                kept=run.kept,
-                errors=[KnownError(*key, error) for key, error in run.call_errors.items()],
-                draws=run.draws,
+                filename=self.filename,
+                borrowed=self.borrowed,
+                kept=self.kept,
+                errors=[KnownError(*key, error) for key, error in self.call_errors.items()],
+                draws=self.draws,
             )
         )
 
     def load(self) -> Step:
-        def reload() -> RunStep:
+        def reload() -> Any:
             self.take_worker()
             self.drop_worker()
             worker = self.put_worker(self._workers.attach_bare(self._limits, os_policy=OS_POLICY))
-            if self._measures:
+            if self._host.request.measured:
                 worker.peak.reset()
-            return self._run.reload(worker)
+            return self.reload(worker)
 
         return self._step(reload)
 
     def memory_peak_bytes(self) -> int | None:
         worker = self.worker
-        if worker is None or not self._measures:
+        if worker is None or not self._host.request.measured:
             return None
-        run = self._run
-        return worker.peak.bytes(was_brief=run.was_brief and run.program.reads_only is not None)
+        return worker.peak.bytes(was_brief=self.was_brief and self.program.reads_only is not None)
 
     def release(self, *, warm: bool) -> None:
-        self._run.standing = None
+        self.standing = None
         super().release(warm=warm)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-    def _ended(self, finished: CodeFinished | None, error: ErrorObject | None) -> StepEnded:
+    def _ended(self, finished: engine.MontyComplete | None, error: ErrorObject | None) -> StepEnded:
         """Find the result of code that has *finished*, or failed with *error*."""
-        run, program = self._run, self._run.program
+        program = self.program
         value: Json = None
         try:
-            raw = run.value(finished)
+            raw = self.value(finished)
             if finished is not None:
-                value, error = run.as_json(raw)
+                value, error = self.as_json(raw)
         except Exception as problem:
             raise self._undone(problem) from problem
         small = (
@@ -278,17 +283,17 @@ class MontyStepper(SlotStepper[MontyWorker]):
         return StepEnded(last_call=LastCall(CellCall(number=0, name=name, problem=error), span))
 
     def keep(self) -> bytes | None:
-        run, before = self._run, self._before
+        before = self._before
         try:
-            if run.borrowed or self._drops_value:
-                run.give_names_back(drop_value=self._drops_value)
+            if self.borrowed or self._drops_value:
+                self.give_names_back(drop_value=self._drops_value)
             # Operators are harmless on values of built-in classes, and so are functions still built in.
-            reads_only, had_classes = run.program.reads_only, before is not None and before.has_classes
-            if reads_only is None or had_classes or reads_only & run.names:
+            reads_only, had_classes = self.program.reads_only, before is not None and before.has_classes
+            if reads_only is None or had_classes or reads_only & self.names:
                 return self._state(had_classes)
         except Exception as problem:
             raise self._undone(problem) from problem
-        worker = run.worker
+        worker = self.loaded
         worker.unsaved_feeds += 1
         if worker.unsaved_feeds > _MAX_UNSAVED_FEEDS:
             worker.version = None
@@ -296,8 +301,7 @@ class MontyStepper(SlotStepper[MontyWorker]):
 
     def _state(self, had_classes: bool) -> bytes:
         """Return the session's state; raise if it could not be loaded again."""
-        run, before = self._run, self._before
-        worker, program = run.worker, run.program
+        before, worker, program = self._before, self.loaded, self.program
         dump = worker.dump(worker.session)
         feeds = (before.feeds if before else 0) + 1
         compacted = feeds >= _COMPACT_AFTER_FEEDS and len(dump) >= _COMPACT_FROM_BYTES
@@ -308,16 +312,16 @@ class MontyStepper(SlotStepper[MontyWorker]):
         self._workers.check_loads(dump, self._limits)
         sites = dict(before.sites) if before else {}
         if program.defines_functions and program.awaited:
-            sites[run.filename] = sorted(program.awaited)
+            sites[self.filename] = sorted(program.awaited)
         state = EngineState(
             dump=dump,
             limits=self._limits,
-            names=sorted((run.names | program.bound) - (set(run.borrowed) - set(run.kept))),
+            names=sorted((self.names | program.bound) - (set(self.borrowed) - set(self.kept))),
             sites=sites,
             result_later=bool(before and before.result_later) or program.rebinds_result_later,
             feeds=feeds,
             has_classes=had_classes or program.defines_classes,
-            plain_keys=run.plain_keys,
+            plain_keys=self.plain_keys,
             next_input=next_input,
         )
         data = encode_state(state)

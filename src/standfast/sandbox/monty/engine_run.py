@@ -1,7 +1,7 @@
 """The execution of one cell's code in the engine: stepping, simple answers, and the code's value.
 
 The engine stops whenever guest code needs the host. Lookups of function names, calls of unknown names and
-requests to the operating system are answered here; calls of functions, sleeps and blocked tasks become steps.
+requests to the operating system are answered here; calls of functions and sleeps become steps.
 
 Rules
 -----
@@ -27,7 +27,7 @@ import msgspec
 
 from standfast.errors import Code, ErrorObject, InvalidArgument, ValueTooLarge
 from standfast.model.canonical import MAX_VALUE_BYTES, Json, check_bounds, to_json
-from standfast.ports.cell_stepper import EngineCall, StepBlocked, StepperHost
+from standfast.ports.cell_stepper import EngineCall, StepperHost
 from standfast.ports.code_engine import SLEEP, CallAnswer
 from standfast.sandbox import run_errors
 from standfast.sandbox.monty import engine
@@ -38,12 +38,14 @@ from standfast.sandbox.monty.workers import (
     SMALL_FRAME_BYTES,
     TINY_FRAME_BYTES,
     UNREAD,
-    EngineState,
-    MontyCellDump,
     MontyWorker,
+    MontyWorkers,
     Unreadable,
+    decode_dump,
+    decode_state,
     stub,
 )
+from standfast.sandbox.workers import SlotStepper
 
 OS_POLICY: Final = {
     "datetime": "call_host",
@@ -68,22 +70,12 @@ _STAND_IN: Final = re.compile(r"<.*>|[\w.]{1,200}\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(
 _TYPE_NAME: Final = re.compile(r"<([\w.]+)|([\w.]+)\(")
 
 
-class CodeFinished(msgspec.Struct, frozen=True):
-    """The end of the code. `value` is that of its last expression, unless it is `unread`."""
-
-    value: object
-    unread: bool = False
-
-
-RunStep = EngineCall | StepBlocked | CodeFinished
-
-
 class ForeignArgument(Exception):
     """An argument contains a value of this type, which has no JSON form."""
 
 
-class EngineRun:
-    """The engine's side of one cell.
+class EngineRun(SlotStepper[MontyWorker]):
+    """The execution of one cell's code; base class of the engine's stepper.
 
     `borrowed` are names that are bound only until the cell ends: inputs and loaded values. `kept` are those
     that had a value before, which is restored. `call_errors` are the errors behind exceptions that the guest
@@ -91,7 +83,8 @@ class EngineRun:
     has parts (`syntax.has_plain_keys`). `standing` is the snapshot at which the code is stopped.
     """
 
-    worker: MontyWorker
+    loaded: MontyWorker
+    """The worker that runs the code."""
     standing: engine.FunctionSnapshot | engine.FutureSnapshot | None = None
     names: frozenset[str] = frozenset()
     paused_dump, filename, draws = b"", "", 0
@@ -100,9 +93,13 @@ class EngineRun:
     _asked_s = 0.0
     _line_ends: list[int] | None = None
 
-    def __init__(self, host: StepperHost, before: EngineState | None, paused: MontyCellDump | None) -> None:
+    def __init__(self, host: StepperHost, workers: MontyWorkers, dump: bytes) -> None:
+        super().__init__(host, workers)
         request = host.request
-        self._host = host
+        paused = decode_dump(dump) if dump else None
+        before = paused.before if paused else (decode_state(request.state) if request.state else None)
+        self._workers = workers
+        self._before = before
         self._functions = request.functions
         if before:
             self.names = frozenset(before.names)
@@ -126,11 +123,11 @@ class EngineRun:
         if program.result_mode == "maybe" and "result" in self.names and "result" not in self.kept:
             self.kept.append("result")
 
-    # ── stepping ─────────────────────────────────────────────────────────────────────────────────
+    # ── stepping: each method returns the engine's next snapshot ─────────────────────────────────
 
-    def begin(self, worker: MontyWorker) -> RunStep:
-        """Start the code, and run it until it needs the host."""
-        self.worker = worker
+    def feed(self, worker: MontyWorker) -> Any:
+        """Start the code in *worker*, and run it until it needs the host."""
+        self.loaded = worker
         self.draws = 0  # a second attempt sees the same random numbers
         program, kept = self.program, self.kept
         marked = program.result_mode == "maybe" and program.reads_result
@@ -139,37 +136,31 @@ class EngineRun:
             setup = [f"{MARK_NAME} = []"] if marked else []
             setup += [_copy(name, _KEPT.format(name)) for name in kept]
             worker.evaluate("\n".join([*setup, _unbind("result")] if hide else setup))
-        try:
-            return self._feed(program.fed)
-        except engine.MontySyntaxError:
-            if program.unnamed is None:
-                raise
-        self.program = msgspec.structs.replace(
-            program, fed=program.unnamed, ends_with_value=False, inserted=()
-        )
-        return self._feed(program.unnamed)
+        inputs, code = self._host.request.inputs or None, program.fed
+        while True:
+            self.filename = f"<python-input-{worker.next_input}>"
+            worker.next_input += 1  # the engine numbers all sources, even those that it rejects
+            self._asked_s = time.perf_counter()
+            try:
+                snapshot = worker.feed(code, inputs=inputs, print_callback=self._host.output)
+            except engine.MontySyntaxError:
+                if code is program.unnamed or program.unnamed is None:
+                    raise
+                code = program.unnamed
+                self.program = msgspec.structs.replace(program, fed=code, ends_with_value=False, inserted=())
+                continue
+            took_s = time.perf_counter() - self._asked_s
+            self.was_brief = took_s < _BRIEF_S and isinstance(snapshot, engine.MontyComplete)
+            return snapshot
 
-    def _feed(self, code: str) -> RunStep:
-        """Feed the code to the engine, which numbers all sources, even those that it rejects."""
-        worker = self.worker
-        self.filename = f"<python-input-{worker.next_input}>"
-        worker.next_input += 1
-        self._asked_s = time.perf_counter()
-        inputs = self._host.request.inputs or None
-        snapshot = worker.feed(code, inputs=inputs, print_callback=self._host.output)
-        took_s = time.perf_counter() - self._asked_s
-        self.was_brief = took_s < _BRIEF_S and isinstance(snapshot, engine.MontyComplete)
-        return self._advance(snapshot)
-
-    def reload(self, worker: MontyWorker) -> RunStep:
-        """Load a suspended run, and return the step at which it is stopped."""
-        self.worker = worker
+    def reload(self, worker: MontyWorker) -> Any:
+        """Load a suspended run, and return the snapshot at which it is stopped."""
+        self.loaded = worker
         worker.next_input = int(self.filename.removeprefix("<python-input-").removesuffix(">")) + 1
         self._asked_s = time.perf_counter()
-        snapshot = worker.session.load_snapshot(self.paused_dump, print_callback=self._host.output)
-        return self._advance(snapshot)
+        return worker.session.load_snapshot(self.paused_dump, print_callback=self._host.output)
 
-    def answer(self, call_id: int, answer: CallAnswer) -> RunStep:
+    def resume(self, call_id: int, answer: CallAnswer) -> Any:
         """Answer the call at which the code is stopped, or one of those that it waits for."""
         standing, seen = self.standing, answer.exception
         result: Any = {"return_value": answer.value}
@@ -180,47 +171,26 @@ class EngineRun:
             result = {"exc_type": kind, "message": seen.message}
         self._asked_s = time.perf_counter()
         if isinstance(standing, engine.FutureSnapshot):
-            return self._advance(standing.resume({call_id: result}))
+            return standing.resume({call_id: result})
         assert standing is not None
-        return self._advance(standing.resume(result))
+        return standing.resume(result)
 
-    def promise(self) -> RunStep:
+    def promise(self) -> Any:
         """Answer the call at which the code is stopped with a future."""
         assert isinstance(self.standing, engine.FunctionSnapshot)
         self._asked_s = time.perf_counter()
-        return self._advance(self.standing.resume({"future": ...}))
+        return self.standing.resume({"future": ...})
 
-    def _advance(self, snapshot: Any) -> RunStep:
-        """Answer simple requests of the engine, up to the next step."""
-        self.standing = None
-        while True:
-            if isinstance(snapshot, engine.MontyComplete):
-                if not self._is_small():
-                    return CodeFinished(None, unread=True)
-                try:
-                    return CodeFinished(snapshot.output)
-                except TypeError:
-                    return CodeFinished(NO_HASH)
-            if isinstance(snapshot, engine.FutureSnapshot):
-                self.standing = snapshot
-                return StepBlocked(snapshot.pending_call_ids)
-            if isinstance(snapshot, engine.NameLookupSnapshot):
-                snapshot = self._on_name(snapshot, snapshot.variable_name)
-                continue
-            step = self._on_function(snapshot)
-            if isinstance(step, EngineCall):
-                self.standing = snapshot
-                return step
-            snapshot = step
+    # ── requests of the engine ───────────────────────────────────────────────────────────────────
 
     def _is_small(self) -> bool:
         """Return whether the engine's last message is small enough to convert to Python objects directly."""
         # A message that was created and sent in a very short time is small, unless tuples share their parts.
         if self.plain_keys and (self.was_brief or time.perf_counter() - self._asked_s < _BRIEF_S):
             return True
-        return self.worker.sent_bytes() <= (SMALL_FRAME_BYTES if self.plain_keys else TINY_FRAME_BYTES)
+        return self.loaded.sent_bytes() <= (SMALL_FRAME_BYTES if self.plain_keys else TINY_FRAME_BYTES)
 
-    def _on_name(self, snapshot: engine.NameLookupSnapshot, name: str) -> Any:
+    def on_name(self, snapshot: engine.NameLookupSnapshot, name: str) -> Any:
         if name in self._functions:
             return snapshot.resume(value=stub(name))
         try:
@@ -231,7 +201,7 @@ class EngineRun:
             self.borrowed.append(name)
         return snapshot.resume(value=value)
 
-    def _on_function(self, snapshot: engine.FunctionSnapshot) -> Any:
+    def on_function(self, snapshot: engine.FunctionSnapshot) -> Any:
         """Return a call as a step, or answer it and return the next snapshot."""
         name = str(snapshot.function_name)
         if snapshot.is_os_function:
@@ -277,7 +247,7 @@ class EngineRun:
 
     def _arguments(self, snapshot: engine.FunctionSnapshot, max_bytes: int) -> tuple[Json, Json]:
         """Read the arguments of a call as JSON; raise `ForeignArgument` or `ValueTooLarge`."""
-        given = self.worker.arguments(snapshot, small=self._is_small(), max_bytes=max_bytes)
+        given = self.loaded.arguments(snapshot, small=self._is_small(), max_bytes=max_bytes)
         if isinstance(given, Unreadable):
             if given.too_large is not None:
                 raise ValueTooLarge(given.too_large)
@@ -288,7 +258,7 @@ class EngineRun:
         check_bounds([args, kwargs], max_bytes)
         values = [*args, *kwargs.values()]
         suspicious = bool(values) and _may_hold_stand_ins(values, self._functions)
-        if suspicious and (found := stand_ins(self.worker.dump(snapshot))):
+        if suspicious and (found := stand_ins(self.loaded.dump(snapshot))):
             raise ForeignArgument(_type_of_stand_in(found[0]))
         try:
             clean, _ = to_json([args, kwargs])
@@ -342,13 +312,16 @@ class EngineRun:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-    def value(self, finished: CodeFinished | None) -> object:
+    def value(self, finished: engine.MontyComplete | None) -> object:
         """Return the code's value as the engine converts it; *finished* is None if the code failed."""
         program, value = self.program, None
-        if finished is not None:
-            value = finished.value
-            if finished.unread and (program.ends_with_value or program.result_mode == "always"):
-                value = self._shown(self._value_expression())
+        if finished is not None and self._is_small():
+            try:
+                value = finished.output
+            except TypeError:
+                value = NO_HASH
+        elif finished is not None and (program.ends_with_value or program.result_mode == "always"):
+            value = self._shown(self._value_expression())
         if program.result_mode == "maybe":
             bound, found = self._find_result()
             value = found if bound else value
@@ -378,8 +351,8 @@ class EngineRun:
         functions = {*self._functions.names(), *self.names, *self.program.bound}
         if _may_hold_stand_ins(clean, functions):
             try:
-                snapshot = self.worker.show(self._value_expression(), functions)
-                found = stand_ins(self.worker.dump(snapshot))
+                snapshot = self.loaded.show(self._value_expression(), functions)
+                found = stand_ins(self.loaded.dump(snapshot))
                 snapshot.resume({"return_value": None})
             except engine.MontyError:
                 return clean, None
@@ -395,11 +368,11 @@ class EngineRun:
             if name != "result" or self.program.result_mode != "maybe":
                 lines.append(_put_back(name) if name in self.kept else _unbind(name))
         if lines:
-            self.worker.evaluate("\n".join(lines))
+            self.loaded.evaluate("\n".join(lines))
 
     def _shown(self, expression: str) -> object:
         """Return the value of *expression*, unless a dump shows that it must not be converted."""
-        worker = self.worker
+        worker = self.loaded
         snapshot = worker.show(expression, None)
         given = worker.arguments(snapshot, small=worker.sent_bytes() <= TINY_FRAME_BYTES)
         snapshot.resume({"return_value": None})
@@ -415,7 +388,7 @@ class EngineRun:
         """Return whether the run bound `result`, and its value."""
         # If the run also reads an earlier `result`, it bound `result` if it left a mark, or the object
         # differs.
-        worker, existed, value = self.worker, "result" in self.kept, None
+        worker, existed, value = self.loaded, "result" in self.kept, None
         try:
             bound = True
             if existed and self.program.reads_result:
