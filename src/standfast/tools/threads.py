@@ -167,23 +167,18 @@ class Started(Generic[T]):
         loop = get_running_loop()
         outer = current_task(loop)
         rest = _Rest(loop) if spares is None else spares.take(loop)
-        context = copy_context()
         if outer is not None:
             _leave_task(loop, outer)
-        _enter_task(loop, rest.task)
         try:
-            pending = context.run(work.send, None)
+            rest.begin(work)
+            self.task = rest.task
         except StopIteration as stop:
             self._value = stop.value
         except KeyboardInterrupt:  # pressed by the user of this thread
             raise
         except BaseException as error:
             self._error = error
-        else:
-            self.task = rest.task
-            rest.take_over(work, context, pending)
         finally:
-            _leave_task(loop, rest.task)
             if outer is not None:
                 _enter_task(loop, outer)
             if self.task is None:
@@ -243,7 +238,17 @@ class _Rest:
         run.send(None)  # start it, so that an early cancellation reaches the work
         self.task: asyncio.Task[Any] = loop.create_task(run, context=Context())
 
-    def take_over(self, work: Coroutine[Any, Any, Any], context: Context, pending: Any) -> None:
+    def begin(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run the first step of *work* as the task, which then continues it.
+
+        If *work* ends with this step, raise its error, or `StopIteration` with its value.
+        """
+        context = copy_context()
+        _enter_task(self.loop, self.task)
+        try:
+            pending = context.run(work.send, None)
+        finally:
+            _leave_task(self.loop, self.task)
         self._work, self._context, self._pending = work, context, pending
         self.let_go()
 
@@ -313,28 +318,35 @@ class BlockingLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timers_made = 0
         self.running = False
-        self.spares = Spares()
+        self._spare: _Rest | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* to its end, and every callback that is due until then."""
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         self.running = True
+        rest, self._spare = self._spare or _Rest(self), None
         try:
-            started = Started(work, self.spares)  # most work ends with its first step
-            if (task := started.task) is not None:
-                try:
-                    self._run_until_done(task)
-                except BaseException:  # Ctrl-C: end the work, then raise it to the caller
-                    task.cancel()
-                    self._run_until_done(task)
-                    raise
-            while self._ready:  # let tasks that the work has cancelled end
-                self._step()
-            return started.result()
+            rest.begin(work)
+            return self._outcome(rest.task)  # type: ignore[no-any-return]
+        except StopIteration as stop:  # most work ends with its first step
+            if not rest.task.cancelling():
+                self._spare = rest
+            return stop.value  # type: ignore[no-any-return]
         finally:
+            while self._ready and not self._lent:  # let tasks that the work has cancelled end
+                self._step()
             self.running = self._lent  # a loop that was not given back cannot be used again
             asyncio._set_running_loop(outer)
+
+    def _outcome(self, task: asyncio.Task[T]) -> T:
+        try:
+            self._run_until_done(task)
+        except BaseException:  # Ctrl-C: end the work, then raise it to the caller
+            task.cancel()
+            self._run_until_done(task)
+            raise
+        return task.result()
 
     def call_next(self, job: _Job, helpers: DaemonThreads) -> bool:
         """Run *job*, which may hang, on a helper as soon as nothing else is due; False if one is waiting."""
