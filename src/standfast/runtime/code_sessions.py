@@ -70,7 +70,7 @@ class CodeSession:
         self._services = services
         self.head = head
         self.settings = settings
-        self.memory = SandboxMemory(executor, services.store)
+        self.memory = SandboxMemory(head.session_id, executor, services)
         self.state_id: str | None = None
         """The id of the stored state that the executor has loaded."""
         self.current: CodeTurn | None = None
@@ -95,7 +95,8 @@ class CodeSession:
         if entry is None:
             entry = (await read_state(store, head)).execution
         engine = self._services.engines.get(self.settings.engine)
-        self.memory = SandboxMemory(SandboxExecutor(engine.cells, self.settings), store)
+        executor = SandboxExecutor(engine.cells, self.settings)
+        self.memory = SandboxMemory(head.session_id, executor, self._services)
         self.memory.restore(entry, {} if entry is None else await fetch_blobs(store, [entry]))
         self.state_id = head.state
 

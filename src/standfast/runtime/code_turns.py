@@ -16,8 +16,6 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import msgspec
-
 from standfast.durable.driver import Driven, TurnDriver
 from standfast.durable.effects import KeptState
 from standfast.durable.journal import LeaseKeeper, replay
@@ -119,77 +117,6 @@ class SandboxFunctions:
         from standfast.tools.stubs import stub_text  # needed only by checks
 
         return stub_text(self._registry)
-
-
-class SandboxMemory(ExecutionMemory):
-    """The `TurnHooks` of a session without plugins, which handles only variables and a turn's blobs."""
-
-    judges = False
-    has_plugins_away = False
-    has_unknown_states = False
-    shows_streams = False
-    complete = None
-    tool_host = NO_HOST
-
-    def __init__(self, executor: SandboxExecutor, store: SessionStore) -> None:
-        super().__init__(executor, "sandbox")
-        self.executor = executor
-        self.read_blob = store.blob
-        self.begin()
-
-    def begin(self) -> None:
-        """Serve another turn."""
-        self._blobs: tuple[Blob, ...] = ()
-        self._has_changed = False
-
-    def charged(self, settled: T) -> T:
-        return settled
-
-    def with_attachments(self, settled: T) -> T:
-        return settled
-
-    def attachments_of(self, call_id: int) -> Attachments:
-        return NO_TURN
-
-    def triggers_of(self, key: str) -> Triggers:
-        return NO_TURN
-
-    def keep_blob(self, data: bytes) -> str:
-        digest = digest_bytes(data)
-        self._blobs += (Blob(digest=digest, data=data),)
-        return digest
-
-    async def finalizing(self, outcome: Ended) -> None:
-        """Do nothing: there is no plugin to notify."""
-
-    def deliver(self, call_id: int, deliver: Callable[[], None]) -> None:
-        deliver()
-
-    def drop_held(self) -> None:
-        """Do nothing: no result is held back here."""
-
-    async def take_states(self) -> None:
-        """Do nothing: there is no plugin state to capture."""
-
-    def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
-        if not self.executor.dirty or (changed := self.changed()) is None:
-            return ()
-        self._has_changed = True
-        self._blobs += changed[1]
-        return (JournalEntry(key="execution", kind="state", body=encode_entry(changed[0])),)
-
-    def take_blobs(self) -> tuple[Blob, ...]:
-        blobs, self._blobs = self._blobs, ()
-        return blobs
-
-    async def kept(self, *, tolerant: bool) -> KeptState:
-        if not self._has_changed and not self.executor.dirty:
-            return _NOTHING_KEPT
-        changed = self.changed()
-        assert self.entry is not None
-        return KeptState(
-            state_record(SessionState(execution=self.entry)), () if changed is None else changed[1]
-        )
 
 
 class _TraceObserver:
@@ -294,22 +221,100 @@ class SandboxServices:
         self.jobs.close()
 
 
-class _CodeTurnContext(msgspec.Struct, kw_only=True):
-    """The `TurnContext` of a turn without a model."""
+class SandboxMemory(ExecutionMemory):
+    """The variables of a session, and the `TurnContext` and `TurnHooks` of its turns, one after the other.
 
-    services: SandboxServices
-    session: SandboxServices
+    Without plugins, hooks handle only variables and a turn's blobs.
+    """
+
     head: SessionHead
     machine: TurnMachine
-    dispatcher: Dispatcher
-    executor: SandboxExecutor
-    hooks: SandboxMemory
-    session_id: str
     turn_id: str
     history: tuple[Message, ...] = ()
-    preamble: TurnDriverPreamble = _PREAMBLE
-    output: None = None
-    deps: None = None
+    preamble = _PREAMBLE
+    output = None
+    deps = None
+
+    judges = False
+    has_plugins_away = False
+    has_unknown_states = False
+    shows_streams = False
+    complete = None
+    tool_host = NO_HOST
+
+    def __init__(self, session_id: str, executor: SandboxExecutor, services: SandboxServices) -> None:
+        super().__init__(executor, "sandbox")
+        self.session_id = session_id
+        self.executor = executor
+        self.services = self.session = services
+        self.dispatcher = services.dispatcher
+        self.read_blob = services.store.blob
+        turn: Any = self
+        self.host = StandardHost(turn, cells=executor)
+
+    def begin(self, head: SessionHead, machine: TurnMachine) -> None:
+        """Serve another turn, whose input has been fed to *machine*."""
+        self.head = head
+        self.machine = machine
+        self.turn_id = machine.turn_id
+        self._blobs: tuple[Blob, ...] = ()
+        self._has_changed = False
+        turn: Any = self
+        assert machine.code is not None
+        self.executor.begin(turn, machine.code)
+
+    @property
+    def hooks(self) -> SandboxMemory:
+        return self
+
+    def charged(self, settled: T) -> T:
+        return settled
+
+    def with_attachments(self, settled: T) -> T:
+        return settled
+
+    def attachments_of(self, call_id: int) -> Attachments:
+        return NO_TURN
+
+    def triggers_of(self, key: str) -> Triggers:
+        return NO_TURN
+
+    def keep_blob(self, data: bytes) -> str:
+        digest = digest_bytes(data)
+        self._blobs += (Blob(digest=digest, data=data),)
+        return digest
+
+    async def finalizing(self, outcome: Ended) -> None:
+        """Do nothing: there is no plugin to notify."""
+
+    def deliver(self, call_id: int, deliver: Callable[[], None]) -> None:
+        deliver()
+
+    def drop_held(self) -> None:
+        """Do nothing: no result is held back here."""
+
+    async def take_states(self) -> None:
+        """Do nothing: there is no plugin state to capture."""
+
+    def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
+        if not self.executor.dirty or (changed := self.changed()) is None:
+            return ()
+        self._has_changed = True
+        self._blobs += changed[1]
+        return (JournalEntry(key="execution", kind="state", body=encode_entry(changed[0])),)
+
+    def take_blobs(self) -> tuple[Blob, ...]:
+        blobs, self._blobs = self._blobs, ()
+        return blobs
+
+    async def kept(self, *, tolerant: bool) -> KeptState:
+        if not self._has_changed and not self.executor.dirty:
+            return _NOTHING_KEPT
+        changed = self.changed()
+        assert self.entry is not None
+        return KeptState(
+            state_record(SessionState(execution=self.entry)), () if changed is None else changed[1]
+        )
 
 
 class CodeTurn:
@@ -323,7 +328,6 @@ class CodeTurn:
         memory: SandboxMemory,
     ) -> None:
         """Open a turn that has just begun, with its first input *started*, or that was taken over."""
-        executor = memory.executor
         self.first: list[Command] = []
         """The commands that a new turn begins with."""
         replayed = None
@@ -336,17 +340,6 @@ class CodeTurn:
             self.first = machine.feed(started)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, BlockingLoop)
-        context: Any = _CodeTurnContext(
-            services=services,
-            session=services,
-            head=begun.head,
-            machine=machine,
-            dispatcher=services.dispatcher,
-            executor=executor,
-            hooks=memory,
-            session_id=begun.head.session_id,
-            turn_id=machine.turn_id,
-        )
         self.machine = machine
         self._spans = None
         if services.tracer is not None:
@@ -354,18 +347,16 @@ class CodeTurn:
         self.driver = TurnDriver(
             machine,
             begun.lease,
-            StandardHost(context, cells=executor),
+            memory.host,
             None if self._spans is None else _TraceObserver(self._spans),
             services,
             replayed=replayed,
         )
         self.journal = self.driver.journal
         self.turn_id = machine.turn_id
-        self._executor = executor
+        self._executor = memory.executor
         self._loop = loop
-        assert machine.code is not None
-        memory.begin()
-        executor.begin(context, machine.code)
+        memory.begin(begun.head, machine)
 
     def drive(self, commands: list[Command]) -> Coroutine[Any, Any, Driven]:
         """Execute *commands* and all that follow from them, until the turn ends or parks."""
