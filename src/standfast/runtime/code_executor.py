@@ -372,21 +372,20 @@ class SandboxCell(CellContext):
                     return  # the cell was suspended or has ended
                 self._taken += 1
                 self._unanswered.discard(number)
-                self._give(self._run, number, answer)
-        finally:
-            answers.clear()
-
-    def _give(self, run: CellRun, number: int, answer: CallAnswer) -> None:
-        try:
-            self._came_to(run.answer(number, answer))
+                self._came_to(self._run.answer(number, answer))
         except Exception as error:
             self._fail(error)
+        finally:
+            answers.clear()
 
     def _end_if_standing(self) -> None:
         """End a stopped cell that waits for calls by passing it a last answer."""
         if self._run is not None and self._unanswered and not self._forced:
             self._forced = True
-            self._give(self._run, min(self._unanswered), CallAnswer())
+            try:
+                self._came_to(self._run.answer(min(self._unanswered), CallAnswer()))
+            except Exception as error:
+                self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         if self._run is not None:

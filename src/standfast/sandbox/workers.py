@@ -170,22 +170,16 @@ class SlotStepper(Generic[W]):
         self.worker: W | None = None
 
     def prepare(self) -> None:
-        self.take_worker()
+        """Wait for a slot, unless the cell has one."""
+        if not self._has_slot:
+            worker = self._slots.take(self._host.request.key)
+            self._has_slot, self.worker = True, worker
 
     def raises_at_call(self, answer: CallAnswer) -> bool:
         return False
 
     def is_in_worker(self) -> bool:
         return True
-
-    def take_worker(self) -> W | None:
-        """Wait for a slot unless the cell has one; return the worker in it, None if the slot is empty."""
-        if not self._has_slot:
-            worker = self._slots.take(self._host.request.key)
-            self._has_slot = True
-            with self._killing:
-                self.worker = worker
-        return self.worker
 
     def put_worker(self, worker: W) -> W:
         """Put *worker* into the slot and return it; raise `CellStopped` if the cell was killed."""

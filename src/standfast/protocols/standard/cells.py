@@ -240,10 +240,12 @@ class CellContext:
         self.functions: CodeFunctions = turn.session.code_functions()
         self.threads = turn.services.threads
         self.output = turn.output
-        self.read_blob = turn.hooks.read_blob
         self._turn = turn
         self._command = command
         self._numbers: dict[int, int] = {}
+
+    async def read_blob(self, digest: str) -> bytes | None:
+        return await self._turn.hooks.read_blob(digest)
 
     @property
     def name(self) -> str:
@@ -298,17 +300,9 @@ class CellContext:
 
     def ask(self, calls: Sequence[CellCall], hear: Hear) -> None:
         command = self._command
-        called = [self._called(call) for call in calls]
-        for call, now in zip(calls, called, strict=True):
-            if call.number > len(command.made):
-                break
-            before = command.made[call.number - 1]
-            if (before.name, before.arguments, before.args) != (now.name, now.arguments, now.args):
-                raise CodeExecutionRuntimeStopped(
-                    f"rerun after a restart, the code called {now.name}() where it had called "
-                    f"{before.name}(), or with other arguments",
-                    hint="check the calls before this one, which took effect, before you continue",
-                )
+        called = tuple([self._called(call) for call in calls])
+        if calls and calls[0].number <= len(command.made):
+            _check_rerun(called, command.made[calls[0].number - 1 :])
         if self._heard < command.count:
             self._answer(hear)
             return
@@ -316,7 +310,7 @@ class CellContext:
             raise CodeExecutionRuntimeStopped("the code waits, but has no call that could be answered")
         self._waiting = hear
         now_ms, number = self._turn.services.clock.now_ms(), self._heard + 1
-        self.deliver(CellPaused(at_ms=now_ms, call_id=self.call_id, number=number, calls=tuple(called)))
+        self.deliver(CellPaused(at_ms=now_ms, call_id=self.call_id, number=number, calls=called))
 
     def made(self) -> Sequence[tuple[ToolCall, ToolSettled | None]]:
         results = {one.call_id: one for one in self._command.answers[: self._command.count]}
@@ -348,6 +342,17 @@ class CellContext:
         except StandfastError as error:
             return CellCalled(name=call.name, arguments=call.kwargs, error=error.error_object(), line=line)
         return CellCalled(name=call.name, arguments=named, args=tuple(args), line=line)
+
+
+def _check_rerun(called: Sequence[CellCalled], made: Sequence[ToolCall]) -> None:
+    """Raise if the code, which was rerun, has *called* other functions than it had called before."""
+    for now, before in zip(called, made, strict=False):
+        if (before.name, before.arguments, before.args) != (now.name, now.arguments, now.args):
+            raise CodeExecutionRuntimeStopped(
+                f"rerun after a restart, the code called {now.name}() where it had called "
+                f"{before.name}(), or with other arguments",
+                hint="check the calls before this one, which took effect, before you continue",
+            )
 
 
 def _by_name(functions: CodeFunctions, call: CellCall) -> tuple[list[Json], dict[str, Json]]:

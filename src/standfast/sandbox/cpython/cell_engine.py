@@ -161,7 +161,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
             except (InvalidArgument, OverflowError) as error:
                 message = f"an input cannot be passed: {error}"
                 raise CellFailed(ErrorObject(code=Code.INVALID_ARGUMENT, message=message)) from None
-        self.take_worker()
+        self.prepare()
         if self._host.stopped is not None:
             raise CellStopped
         worker = self.worker

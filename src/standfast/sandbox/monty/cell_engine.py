@@ -234,7 +234,7 @@ class MontyStepper(EngineRun):
 
     def load(self) -> Step:
         def reload() -> Any:
-            self.take_worker()
+            self.prepare()
             self.drop_worker()
             worker = self.put_worker(self._workers.attach_bare(self._limits, os_policy=OS_POLICY))
             if self._host.request.measured:

@@ -118,7 +118,8 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
 
     def prepare(self) -> None:
         """Let a worker that holds the session prepare the guest while this process parses the code."""
-        worker, request = self.take_worker(), self._host.request
+        super().prepare()
+        worker, request = self.worker, self._host.request
         if worker is not None and not worker.is_alive():
             self.drop_worker()
         elif worker is not None and worker.version == request.state:
@@ -294,7 +295,10 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         """Return the worker in the slot, starting one if there is none."""
         if self._host.stopped is not None:
             raise CellStopped
-        return self.worker or self.put_worker(self.take_worker() or self._workers.attach())
+        if (worker := self.worker) is None:
+            super().prepare()
+            worker = self.put_worker(self.worker or self._workers.attach())
+        return worker
 
     def put_aside(self) -> None:
         worker = self.worker
