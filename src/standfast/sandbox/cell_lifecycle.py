@@ -202,11 +202,12 @@ def text_problem(code: str) -> Diagnostic | None:
 class Output:
     """Collects printed text; drops what exceeds *limit* bytes, and calls *on_flood* far above the limit."""
 
+    truncated = False
+    _kept = _bytes = 0
+
     def __init__(self, limit: int, on_flood: Callable[[], None] | None) -> None:
         self._limit = limit
         self.on_flood = on_flood
-        self._kept = self._bytes = 0
-        self.truncated = False
         self._parts: dict[str, list[str]] = {}
 
     def forget(self, stdout: str = "", stderr: str = "") -> None:
@@ -298,15 +299,53 @@ class SteppedCells(ABC):
             self.slots.close()
 
 
+class Record:
+    """The calls of a replayed cell and their answers, in order. A replay compared the first `seen`."""
+
+    def __init__(self, paused: PausedCell) -> None:
+        self.made = list(paused.made)
+        self.answers: list[Answered] = [(number, decode_answer(data)) for number, data in paused.answers]
+        self.replaying = False
+        self.seen = 0
+
+    def add(self, call: EngineCall, answer: CallAnswer | None) -> None:
+        self.made.append(MadeCall(_digest(call), None if answer is None else encode_json(answer)))
+
+    def compare(self, call: EngineCall) -> CallAnswer | None:
+        """Compare *call* with the next recorded one; return its answer if it was answered immediately."""
+        if self.seen >= len(self.made):
+            raise Diverged(f"{call.name}() was not called before")
+        recorded = self.made[self.seen]
+        self.seen += 1
+        if recorded.digest != _digest(call):
+            raise Diverged(f"call {self.seen} is another one, now of {call.name}()")
+        return None if recorded.answer is None else decode_answer(recorded.answer)
+
+
+def _digest(call: EngineCall) -> bytes:
+    if call.digest:
+        return call.digest
+    text = encode_json((call.name, call.stands, call.args, call.kwargs))
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+_NEW: Final = PausedCell()
+_NO_RECORD: Final = Record(_NEW)
+"""The record of every cell that is not replayed: nothing is added to it."""
+
+
 class SteppedCell:
     """One cell: the `CellRun` of every engine, and the `StepperHost` of its stepper."""
 
-    _ended = _computing = _in_worker = False
+    stopped: ErrorObject | None = None
+    _ended = _computing = _in_worker = _was_paused = False
     _result: CellEnd | None = None
     _memory_peak: int | None = None
     _at: int | None = None
     _pending: Collection[int] | None = None
-    _argument_bytes = _argument_values = 0
+    _made = _argument_bytes = _argument_values = 0
+    _started, _wall_before_ms = 0.0, 0
+    _record = _NO_RECORD
 
     def __init__(self, request: CellRequest, engine: SteppedCells) -> None:
         self.request = request
@@ -315,11 +354,7 @@ class SteppedCell:
         self.output = Output(
             request.limits.max_stdout_bytes, lambda: self.stop(run_errors.stdout_error(self._limits))
         )
-        self.stopped: ErrorObject | None = None
-        self._was_paused = False
-        self._made = self._wall_before_ms = 0
         self._began_ms = self.now_ms = request.now_ms
-        self._started = time.monotonic()
         self._using = threading.Lock()
         self._stopping = threading.Lock()
         self._calls: dict[int, int] = {}
@@ -329,8 +364,9 @@ class SteppedCell:
         if request.paused:
             paused = decode_cell(request.paused) or engine.former_cell(request.paused)
             self._continue(paused)
-        self._stepper = stepper = engine.stepper(self, paused.dump)
-        self._record = Record(paused) if stepper.replayed else _NO_RECORD
+        self._stepper = engine.stepper(self, paused.dump)
+        if self._stepper.replayed:
+            self._record = Record(paused)
 
     def _continue(self, paused: PausedCell) -> None:
         """Restore output, times, calls and kept answers of a suspended cell."""
@@ -346,8 +382,9 @@ class SteppedCell:
 
     def start(self) -> CellStep:
         """Run the code from the beginning, or continue to wait where the cell was suspended."""
+        engine = self._engine
         with self._using:
-            self._engine.live.add(self)
+            engine.live.add(self)
             if not self._was_paused:
                 try:
                     self._stepper.prepare()  # waiting for a worker does not count as the cell's time
@@ -356,13 +393,12 @@ class SteppedCell:
                     raise
             self._started = time.monotonic()
             wall_s = max(1, self._limits.wall_ms - self._wall_before_ms) / 1000
-            self._engine.watchdog.watch(self, wall_s, self._time_is_over)
+            engine.watchdog.watch(self, wall_s, self._time_is_over)
             if self._was_paused:
                 return CellPause()
             step = self._run(self._stepper.begin)
-        slots = self._engine.slots
-        if slots is not None and isinstance(step, CellPause):
-            slots.lend(self)  # without the cell's lock, which the borrower takes
+        if engine.slots is not None and isinstance(step, CellPause):
+            engine.slots.lend(self)  # without the cell's lock, which the borrower takes
         return step
 
     def answer(self, number: int, answer: CallAnswer) -> CellStep:
@@ -481,9 +517,9 @@ class SteppedCell:
 
     def _called(self, made: EngineCall) -> Step | None:
         """Answer a call immediately, or give it a number; return None if the code is blocked at it."""
-        stepper, record = self._stepper, self._record
+        stepper, record, number = self._stepper, self._record, self._made + 1
         call = CellCall(
-            number=self._made + 1,
+            number=number,
             name=made.name,
             args=made.args,
             kwargs=made.kwargs,
@@ -504,20 +540,24 @@ class SteppedCell:
                 return stepper.answer(made.id, answer)
             self._ready.append((made.id, answer))
             return stepper.proceed()
-        if self._made >= self._limits.max_external_calls:
+        if number > self._limits.max_external_calls:
             raise CellFailed(run_errors.calls_error(self._limits))
-        self._made += 1
-        self._calls[self._made] = made.id
+        self._made = number
+        self._calls[number] = made.id
         if not record.replaying:
             self._new.append(call)
-            self._argument_bytes += made.argument_bytes
-            self._argument_values += made.argument_values
-            if self._argument_bytes > MAX_ARGUMENT_BYTES or self._argument_values > MAX_ARGUMENT_VALUES:
-                raise CellFailed(run_errors.arguments_error(MAX_ARGUMENT_BYTES, MAX_ARGUMENT_VALUES))
+            if made.argument_bytes:
+                self._count_arguments(made)
         if not made.stands:
             return stepper.proceed()
-        self._at = self._made
+        self._at = number
         return None
+
+    def _count_arguments(self, made: EngineCall) -> None:
+        self._argument_bytes += made.argument_bytes
+        self._argument_values += made.argument_values
+        if self._argument_bytes > MAX_ARGUMENT_BYTES or self._argument_values > MAX_ARGUMENT_VALUES:
+            raise CellFailed(run_errors.arguments_error(MAX_ARGUMENT_BYTES, MAX_ARGUMENT_VALUES))
 
     def _blocked(self, pending: Collection[int] | None) -> Step | None:
         """Give the code the first answer that it can take; return None if there is none."""
@@ -683,38 +723,3 @@ class SteppedCell:
             wall_used_ms=self.duration_ms(),
             memory_peak_bytes=self._memory_peak,
         )
-
-
-class Record:
-    """The calls of a replayed cell and their answers, in order. A replay compared the first `seen`."""
-
-    def __init__(self, paused: PausedCell) -> None:
-        self.made = list(paused.made)
-        self.answers: list[Answered] = [(number, decode_answer(data)) for number, data in paused.answers]
-        self.replaying = False
-        self.seen = 0
-
-    def add(self, call: EngineCall, answer: CallAnswer | None) -> None:
-        self.made.append(MadeCall(_digest(call), None if answer is None else encode_json(answer)))
-
-    def compare(self, call: EngineCall) -> CallAnswer | None:
-        """Compare *call* with the next recorded one; return its answer if it was answered immediately."""
-        if self.seen >= len(self.made):
-            raise Diverged(f"{call.name}() was not called before")
-        recorded = self.made[self.seen]
-        self.seen += 1
-        if recorded.digest != _digest(call):
-            raise Diverged(f"call {self.seen} is another one, now of {call.name}()")
-        return None if recorded.answer is None else decode_answer(recorded.answer)
-
-
-def _digest(call: EngineCall) -> bytes:
-    if call.digest:
-        return call.digest
-    text = encode_json((call.name, call.stands, call.args, call.kwargs))
-    return hashlib.blake2b(text, digest_size=16).digest()
-
-
-_NEW: Final = PausedCell()
-_NO_RECORD: Final = Record(_NEW)
-"""The record of every cell that is not replayed: nothing is added to it."""

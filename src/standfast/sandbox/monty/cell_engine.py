@@ -265,12 +265,12 @@ class MontyStepper(EngineRun):
                 value, error = self.as_json(raw)
         except Exception as problem:
             raise self._undone(problem) from problem
-        small = (
-            raw is None
-            or isinstance(raw, (int, float))
-            or (isinstance(raw, str) and len(raw) <= _SMALL_CHARS)
-        )
-        self._drops_value = not (small or program.reads_only is not None or program.result_mode == "always")
+        if program.reads_only is None and program.result_mode != "always":
+            self._drops_value = not (
+                raw is None
+                or isinstance(raw, (int, float))
+                or (isinstance(raw, str) and len(raw) <= _SMALL_CHARS)
+            )
         if finished is None or program.last_call is None:
             return StepEnded(result=value, error=error)
         name, span = program.last_call

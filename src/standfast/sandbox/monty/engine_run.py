@@ -19,8 +19,9 @@ import hashlib
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Container
+from collections.abc import Collection, Container, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final, get_args
 
 import msgspec
@@ -33,6 +34,7 @@ from standfast.sandbox import run_errors
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import stand_ins
 from standfast.sandbox.monty.program import MARK_NAME, VALUE_NAME, last_expression, read_program
+from standfast.sandbox.monty.syntax import Site
 from standfast.sandbox.monty.workers import (
     NO_HASH,
     SMALL_FRAME_BYTES,
@@ -92,6 +94,7 @@ class EngineRun(SlotStepper[MontyWorker]):
     """Whether the code ended, without a call, so soon that it can have used a megabyte of memory at most."""
     _asked_s = 0.0
     _line_ends: list[int] | None = None
+    _sites: Mapping[str, Collection[Site]] = MappingProxyType({})
 
     def __init__(self, host: StepperHost, workers: MontyWorkers, dump: bytes) -> None:
         super().__init__(host, workers)
@@ -101,15 +104,12 @@ class EngineRun(SlotStepper[MontyWorker]):
         self._workers = workers
         self._before = before
         self._functions = request.functions
-        if before:
-            self.names = frozenset(before.names)
-        self.program = program = read_program(
-            request.code,
-            result_may_be_bound=before is not None and before.result_later,
-            last=request.last - self.names if before else request.last,
-        )
+        last, result_later = request.last, False
+        if before is not None:
+            self.names, self._sites = frozenset(before.names), before.sites
+            last, result_later = last - self.names, before.result_later
+        self.program = program = read_program(request.code, result_may_be_bound=result_later, last=last)
         self.plain_keys = program.plain_keys and (before is None or before.plain_keys)
-        self._sites = before.sites if before else {}
         self.call_errors: dict[tuple[str, str], ErrorObject] = {}
         self._max_bytes: dict[str, int] = {}
         """The limits of the requests of functions that the code has called."""
@@ -129,18 +129,14 @@ class EngineRun(SlotStepper[MontyWorker]):
         """Start the code in *worker*, and run it until it needs the host."""
         self.loaded = worker
         self.draws = 0  # a second attempt sees the same random numbers
-        program, kept = self.program, self.kept
-        marked = program.result_mode == "maybe" and program.reads_result
-        if kept or marked:
-            hide = "result" in kept and program.result_mode == "maybe" and not program.reads_result
-            setup = [f"{MARK_NAME} = []"] if marked else []
-            setup += [_copy(name, _KEPT.format(name)) for name in kept]
-            worker.evaluate("\n".join([*setup, _unbind("result")] if hide else setup))
+        program = self.program
+        if self.kept or program.result_mode == "maybe":
+            self._set_up(worker)
         inputs, code = self._host.request.inputs or None, program.fed
         while True:
             self.filename = f"<python-input-{worker.next_input}>"
             worker.next_input += 1  # the engine numbers all sources, even those that it rejects
-            self._asked_s = time.perf_counter()
+            self._asked_s = asked_s = time.perf_counter()
             try:
                 snapshot = worker.feed(code, inputs=inputs, print_callback=self._host.output)
             except engine.MontySyntaxError:
@@ -149,9 +145,19 @@ class EngineRun(SlotStepper[MontyWorker]):
                 code = program.unnamed
                 self.program = msgspec.structs.replace(program, fed=code, ends_with_value=False, inserted=())
                 continue
-            took_s = time.perf_counter() - self._asked_s
-            self.was_brief = took_s < _BRIEF_S and isinstance(snapshot, engine.MontyComplete)
+            if isinstance(snapshot, engine.MontyComplete):
+                self.was_brief = time.perf_counter() - asked_s < _BRIEF_S
             return snapshot
+
+    def _set_up(self, worker: MontyWorker) -> None:
+        """Save the values of names that the code rebinds for a while, and mark the place of its `result`."""
+        program, kept = self.program, self.kept
+        marked = program.result_mode == "maybe" and program.reads_result
+        hide = "result" in kept and program.result_mode == "maybe" and not program.reads_result
+        setup = [f"{MARK_NAME} = []"] if marked else []
+        setup += [_copy(name, _KEPT.format(name)) for name in kept]
+        if setup:
+            worker.evaluate("\n".join([*setup, _unbind("result")] if hide else setup))
 
     def reload(self, worker: MontyWorker) -> Any:
         """Load a suspended run, and return the snapshot at which it is stopped."""
