@@ -44,7 +44,7 @@ from standfast.ports.code_engine import (
     CodeEngine,
 )
 from standfast.protocols.code.memory import STATE_VERSION, CodeMemory, Suspended, read_memory
-from standfast.protocols.standard.cells import CellContext, kept_report
+from standfast.protocols.standard.cells import CellContext, NumberedResult, kept_report
 from standfast.sandbox.cell_lifecycle import NOTHING_PRINTED
 from standfast.sandbox.run_errors import calls_error, wall_error
 
@@ -258,7 +258,6 @@ class SandboxCell(CellContext):
         self._given = executor.given
         self._loop = asyncio.get_running_loop()
         self._unanswered: set[int] = set()
-        self._answers: list[tuple[int, CallAnswer]] = []
         self._started = time.monotonic()
 
     def start(self, state: bytes, suspended: Suspended | None) -> None:
@@ -288,9 +287,16 @@ class SandboxCell(CellContext):
             self._started = time.monotonic()
             if self._stopped is not None:
                 run.stop(self._stopped)
-            self._came_to(run.start())
+            known = self._came_to(run.start())
         except Exception as error:
             self._fail(error)
+            return
+        self._continue(known)
+
+    def resume(self, command: ContinueCell) -> None:
+        """Pass the code the next result in *command*."""
+        self._command = command
+        self._continue(self.next_result())
 
     def stop(self, error: ErrorObject) -> None:
         """End the cell with *error*, in any state. Callable from any thread, more than once."""
@@ -339,44 +345,36 @@ class SandboxCell(CellContext):
         if self._deadline is not None:
             self._deadline.cancel()
 
-    def _came_to(self, step: CellStep) -> None:
-        """Process a step of the engine: request results for the calls of the code, or end the cell."""
+    def _came_to(self, step: CellStep) -> NumberedResult | None:
+        """Request results for the calls of the code, or end the cell; return a result that is known."""
         if not isinstance(step, CellPause):
             self._end(step)
-            return
-        limits, allowed = self._given.limits, []
+            return None
         if self._deadline is None:
             self._watch_deadline()
+        limits = self._given.limits
         for call in step.calls:
             self._unanswered.add(call.number)
-            if call.name != SLEEP or self.functions.own(SLEEP) is None:
-                if self.calls_made >= limits.max_external_calls:
-                    self.stop(calls_error(limits))
-                    continue
+            if call.name == SLEEP and self.functions.own(SLEEP) is not None:
+                continue
+            if self.calls_made < limits.max_external_calls:
                 self.calls_made += 1
-            allowed.append(call)
+            else:
+                self.stop(calls_error(limits))
         if self._stopped is None:
-            self.ask(allowed, self._hear)
-        else:
-            self._end_if_standing()
+            return self.pause(step.calls)
+        self._end_if_standing()
+        return None
 
-    def _hear(self, number: int, answer: CallAnswer) -> None:
-        """Pass a result to the code. Called recursively if the turn already knows the next result."""
-        answers = self._answers
-        answers.append((number, answer))
-        if len(answers) > 1:
-            return
+    def _continue(self, known: NumberedResult | None) -> None:
+        """Pass the code a result, and those that the turn already knows after it."""
         try:
-            for number, answer in answers:
-                if self._run is None or self._forced:
-                    return  # the cell was suspended or has ended
+            while known is not None and self._run is not None and not self._forced:
                 self._taken += 1
-                self._unanswered.discard(number)
-                self._came_to(self._run.answer(number, answer))
+                self._unanswered.discard(known[0])
+                known = self._came_to(self._run.answer(*known))
         except Exception as error:
             self._fail(error)
-        finally:
-            answers.clear()
 
     def _end_if_standing(self) -> None:
         """End a stopped cell that waits for calls by passing it a last answer."""

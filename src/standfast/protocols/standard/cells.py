@@ -26,7 +26,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -75,8 +77,13 @@ if TYPE_CHECKING:
 WHOLE_REPORT: Final = "cell.json"
 """The name of the attachment that holds a whole report."""
 
+NumberedResult = tuple[int, CallAnswer]
+"""The number of a call and its result."""
+
 Hear = Callable[[int, CallAnswer], None]
 """The callback that receives the number of a call and its result."""
+
+_call_id: Final = attrgetter("call_id")
 
 CellResult = tuple[ToolSettled, str | FrameSwitch | None]
 """The result of a cell, and the answer or frame with which it ends the turn; None if it does not."""
@@ -242,7 +249,6 @@ class CellContext:
         self.output = turn.output
         self._turn = turn
         self._command = command
-        self._numbers: dict[int, int] = {}
 
     async def read_blob(self, digest: str) -> bytes | None:
         return await self._turn.hooks.read_blob(digest)
@@ -291,7 +297,7 @@ class CellContext:
         self._command = command
         hear, self._waiting = self._waiting, None
         if hear is not None:
-            self._answer(hear)
+            hear(*self.next_result())
 
     def heard(self, count: int) -> None:
         if count > self._command.count:
@@ -299,36 +305,41 @@ class CellContext:
         self._heard = count
 
     def ask(self, calls: Sequence[CellCall], hear: Hear) -> None:
+        self._waiting = hear
+        if (known := self.pause(calls)) is not None:
+            self._waiting = None
+            hear(*known)
+
+    def pause(self, calls: Sequence[CellCall]) -> NumberedResult | None:
+        """Return the next recorded result, or pause the cell, which has made *calls* since its last pause."""
         command = self._command
         called = tuple([self._called(call) for call in calls])
         if calls and calls[0].number <= len(command.made):
             _check_rerun(called, command.made[calls[0].number - 1 :])
         if self._heard < command.count:
-            self._answer(hear)
-            return
+            return self.next_result()
         if not calls and len(command.made) <= self._heard:
             raise CodeExecutionRuntimeStopped("the code waits, but has no call that could be answered")
-        self._waiting = hear
         now_ms, number = self._turn.services.clock.now_ms(), self._heard + 1
         self.deliver(CellPaused(at_ms=now_ms, call_id=self.call_id, number=number, calls=called))
+        return None
 
     def made(self) -> Sequence[tuple[ToolCall, ToolSettled | None]]:
         results = {one.call_id: one for one in self._command.answers[: self._command.count]}
         return [(call, results.get(call.call_id)) for call in self._command.made]
 
-    def _answer(self, hear: Hear) -> None:
-        """Pass the next recorded result to the code."""
-        settled, made = self._command.answers[self._heard], self._command.made
+    def next_result(self) -> NumberedResult:
+        """Return the next recorded result, and count it as passed to the code."""
+        command = self._command
+        settled = command.answers[self._heard]
         self._heard += 1
-        for number in range(len(self._numbers) + 1, len(made) + 1):
-            self._numbers[made[number - 1].call_id] = number
-        answer, error = CallAnswer(value=settled.value, at_ms=settled.at_ms), settled.error
-        if error is not None:
-            raised = settled.exception or GuestException(
-                type=GUEST_EXCEPTION.get(error.code, "RuntimeError"), message=f"{error.code}: {error.message}"
-            )
-            answer = CallAnswer(exception=raised, error=error, at_ms=settled.at_ms)
-        hear(self._numbers[settled.call_id], answer)
+        number = bisect_left(command.made, settled.call_id, key=_call_id) + 1  # ids count upwards
+        if (error := settled.error) is None:
+            return number, CallAnswer(value=settled.value, at_ms=settled.at_ms)
+        raised = settled.exception or GuestException(
+            type=GUEST_EXCEPTION.get(error.code, "RuntimeError"), message=f"{error.code}: {error.message}"
+        )
+        return number, CallAnswer(exception=raised, error=error, at_ms=settled.at_ms)
 
     def _called(self, call: CellCall) -> CellCalled:
         """Convert a call of the code to the machine's form, with its arguments by name."""
