@@ -36,7 +36,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, final
 
 import msgspec
 
@@ -57,6 +57,7 @@ class CellFailed(Exception):
         self.error = error
 
 
+@final
 class EngineCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A call that the code has made. `problem` and `line` are as in `CellCall`; the stepper assigns `id`.
 
@@ -84,6 +85,7 @@ class StepBlocked(msgspec.Struct, frozen=True):
     pending: Collection[int] | None = None
 
 
+@final
 class StepEnded(msgspec.Struct, frozen=True, kw_only=True):
     """The code has ended: with `result`, with an exception (`error`), or with a call left to the host.
 

@@ -18,7 +18,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, final
 
 import msgspec
 
@@ -74,6 +74,7 @@ class CallAnswer(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int = 0
 
 
+@final
 class CellPause(msgspec.Struct, frozen=True):
     """The code cannot continue until a call is answered. `calls` are those made since the last pause."""
 
@@ -87,6 +88,7 @@ class LastCall(msgspec.Struct, frozen=True):
     span: Span
 
 
+@final
 class CellEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The code ran to its end, or failed with `error`.
 

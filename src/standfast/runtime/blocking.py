@@ -70,12 +70,12 @@ class BlockingSandbox(SandboxFacade):
         Repeating a call with the same *idempotency_key* returns the stored result without running the code.
         """
         request = self.options.request(code, **settings)
-        return request if isinstance(request, RunResult) else self.execute(request)
+        return self.execute(request) if isinstance(request, RunRequest) else request
 
     def validate(self, code: str, **settings: Unpack[CheckSettings]) -> RunResult:
         """Check *code* without running any of it: syntax, types, unknown calls, unsupported features."""
         request = self.options.request(code, **settings, validate_only=True)
-        return request if isinstance(request, RunResult) else self.execute(request)
+        return self.execute(request) if isinstance(request, RunRequest) else request
 
     def execute(self, request: RunRequest) -> RunResult:
         """Run or check the code of a `RunRequest`."""

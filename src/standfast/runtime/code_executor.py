@@ -37,7 +37,6 @@ from standfast.ports.code_engine import (
     CallAnswer,
     CellEnd,
     CellOutput,
-    CellPause,
     CellRequest,
     CellRun,
     CellStep,
@@ -347,7 +346,7 @@ class SandboxCell(CellContext):
 
     def _came_to(self, step: CellStep) -> NumberedResult | None:
         """Request results for the calls of the code, or end the cell; return a result that is known."""
-        if not isinstance(step, CellPause):
+        if type(step) is CellEnd:
             self._end(step)
             return None
         if self._deadline is None:

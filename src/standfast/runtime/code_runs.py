@@ -288,18 +288,19 @@ class CodeRuns:
         leases = self.services.leases
         turn: CodeTurn | None = None
         try:
-            journal = begun.journal if isinstance(begun, Takeover) else ()
+            taken = begun if type(begun) is Takeover else None
             if not abandoned and not restored:
                 session.head = begun.head
+                journal = () if taken is None else taken.journal
                 if journal or session.state_id != begun.head.state:
                     await session.refresh(journal)
             turn = session.current = CodeTurn(self.services, begun, started, session.memory)
             control.admit(turn)
             leases.hold(turn)
             commands = turn.first
-            if isinstance(begun, Takeover):
+            if taken is not None:
                 ended = await self._store.ended_waits(turn.turn_id, self._clock.now_ms())
-                cancelled = abandoned or begun.record.cancel_requested or control.cancelled
+                cancelled = abandoned or taken.record.cancel_requested or control.cancelled
                 commands = turn.driver.resume(ended, cancelled=cancelled)
             driven = await turn.drive(commands)
         except BaseException as error:

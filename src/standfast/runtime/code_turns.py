@@ -331,11 +331,11 @@ class CodeTurn:
         self.first: list[Command] = []
         """The commands that a new turn begins with."""
         replayed = None
-        if isinstance(begun, Takeover):
+        if started is None:
+            assert isinstance(begun, Takeover)
             replayed = replay(begun.record.turn_id, begun.input, begun.journal)
             machine = replayed.machine
         else:
-            assert started is not None
             machine = TurnMachine()
             self.first = machine.feed(started)
         loop = asyncio.get_running_loop()

@@ -397,7 +397,7 @@ class SteppedCell:
             if self._was_paused:
                 return CellPause()
             step = self._run(self._stepper.begin)
-        if engine.slots is not None and isinstance(step, CellPause):
+        if engine.slots is not None and type(step) is CellPause:
             engine.slots.lend(self)  # without the cell's lock, which the borrower takes
         return step
 
@@ -417,7 +417,7 @@ class SteppedCell:
             if slots is not None:
                 slots.reclaim(self)
             step = self._run(self._answered, number, answer)
-        if slots is not None and isinstance(step, CellPause):
+        if slots is not None and type(step) is CellPause:
             slots.lend(self)  # without the cell's lock, which the borrower takes
         return step
 
@@ -507,9 +507,12 @@ class SteppedCell:
     def _advance(self, step: Step | None) -> CellStep:
         """Step until the code waits (None) or has ended."""
         while step is not None:
-            if isinstance(step, StepEnded):
+            if type(step) is EngineCall:
+                step = self._called(step)
+            elif type(step) is StepEnded:
                 return self._finish(step)
-            step = self._called(step) if isinstance(step, EngineCall) else self._blocked(step.pending)
+            else:
+                step = self._blocked(step.pending)
         self._in_worker = True
         self._argument_bytes = self._argument_values = 0
         calls, self._new = tuple(self._new), []

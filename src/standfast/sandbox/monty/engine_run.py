@@ -254,7 +254,7 @@ class EngineRun(SlotStepper[MontyWorker]):
     def _arguments(self, snapshot: engine.FunctionSnapshot, max_bytes: int) -> tuple[Json, Json]:
         """Read the arguments of a call as JSON; raise `ForeignArgument` or `ValueTooLarge`."""
         given = self.loaded.arguments(snapshot, small=self._is_small(), max_bytes=max_bytes)
-        if isinstance(given, Unreadable):
+        if not isinstance(given, tuple):
             if given.too_large is not None:
                 raise ValueTooLarge(given.too_large)
             raise ForeignArgument(given.foreign)
