@@ -236,7 +236,7 @@ class PeakMemory:
     Memory grows only by page faults, and reading their count takes half as long as reading the peak. After a
     run without faults, whose peak is the memory of the idle process, the peak is not read again until the
     count has changed. Even the count is read after only one in `_BRIEF_RUNS` runs that were too brief to use
-    much memory and kept none of it.
+    much memory, if the runs before them kept little of it.
     """
 
     _status = _stat = _reset = -1

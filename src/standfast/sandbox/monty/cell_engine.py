@@ -52,6 +52,8 @@ P = ParamSpec("P")
 _CHECK_MS: Final = 10_000
 _SMALL_CHARS: Final = 1_000
 """A cell's value stays in the session until the next cell if it is a text of at most this size."""
+_LITTLE_BYTES: Final = 64 << 10
+"""A session whose state is smaller has kept little memory of the runs before."""
 _COMPACT_AFTER_FEEDS: Final = 32
 _COMPACT_FROM_BYTES: Final = 2_048
 _MAX_UNSAVED_FEEDS: Final = 256
@@ -244,10 +246,11 @@ class MontyStepper(EngineRun):
         return self._step(reload)
 
     def memory_peak_bytes(self) -> int | None:
-        worker = self.worker
-        if worker is None or not self._host.request.measured:
+        worker, request = self.worker, self._host.request
+        if worker is None or not request.measured:
             return None
-        return worker.peak.bytes(was_brief=self.was_brief and self.program.reads_only is not None)
+        keeps_little = self.program.reads_only is not None or len(request.state) <= _LITTLE_BYTES
+        return worker.peak.bytes(was_brief=self.was_brief and keeps_little)
 
     def release(self, *, warm: bool) -> None:
         self.standing = None
