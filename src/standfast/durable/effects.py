@@ -14,6 +14,7 @@ from standfast.machine import inputs
 from standfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
 from standfast.model.approval import Approval
 from standfast.model.outcome import Approved, Ended, Wait
+from standfast.model.plugin_state import PluginSnapshotEntry, encode_entry
 from standfast.ports.session_store import Blob, JournalEntry, StateRecord
 
 
@@ -74,6 +75,16 @@ class KeptState(msgspec.Struct, frozen=True):
     blobs: tuple[Blob, ...] = ()
 
 
+class ChangedState(msgspec.Struct, frozen=True):
+    """The changed variables of code, encoded only if they are journaled: most turns end right after that."""
+
+    key: str
+    state: PluginSnapshotEntry
+
+    def entry(self) -> JournalEntry:
+        return JournalEntry(key=self.key, kind="state", body=encode_entry(self.state))
+
+
 class EffectHost(Protocol):
     async def run_hooks(self, command: RunHooks) -> inputs.HooksRan:
         """Run the plugins' hooks for a stage. Their errors become part of the ruling and are never raised."""
@@ -87,7 +98,7 @@ class EffectHost(Protocol):
     def settled(self, given: inputs.ToolSettled) -> None:
         """Note a result that is about to be fed, and adopt the state of the cell that produced it."""
 
-    def changed_states(self, given: inputs.Input | None = None) -> tuple[JournalEntry, ...]:
+    def changed_states(self, given: inputs.Input | None = None) -> tuple[JournalEntry | ChangedState, ...]:
         """Return the plugin states changed since the last call: those changed by *given*, if it is passed."""
 
     def take_blobs(self) -> tuple[Blob, ...]:

@@ -37,7 +37,7 @@ from typing import Final, ParamSpec, Protocol, TypeVar, assert_never
 import msgspec
 
 from standfast import errors
-from standfast.durable.effects import EffectHost
+from standfast.durable.effects import ChangedState, EffectHost
 from standfast.durable.process_identity import is_dead, machine, process_name
 from standfast.machine import inputs
 from standfast.machine.turn_machine import TurnMachine
@@ -203,7 +203,7 @@ class TurnJournal:
         self.intents = intents
         self.keys = keys or set()
         self.unsaved: list[
-            port.JournalEntry | tuple[str, inputs.Input]
+            port.JournalEntry | ChangedState | tuple[str, inputs.Input]
         ] = []  # inputs by their keys, not yet encoded
         self._services = services
         self._host = host
@@ -242,13 +242,16 @@ class TurnJournal:
             if isinstance(noted, tuple):
                 key, given = noted
                 noted = port.JournalEntry(key=key, kind="input", body=inputs.encode_input(given))
+            elif isinstance(noted, ChangedState):
+                noted = noted.entry()
             entries.append(noted)
         return tuple(entries)
 
-    def note_states(self, states: tuple[port.JournalEntry, ...]) -> None:
+    def note_states(self, states: tuple[port.JournalEntry | ChangedState, ...]) -> None:
         """Buffer plugin states. If journals are kept, buffer the state that each one replaces before it."""
         for state in states:
             if self.keeps:
+                state = state.entry() if isinstance(state, ChangedState) else state
                 self._replaced += 1
                 key = f"{state.key}@{self.lease.fence}.{self._replaced}"
                 past = self._states.get(state.key, b"")

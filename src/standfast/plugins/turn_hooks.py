@@ -21,6 +21,7 @@ from typing import Any, overload
 import msgspec
 
 from standfast import errors
+from standfast.durable.effects import ChangedState
 from standfast.graph.history import answered
 from standfast.machine.commands import PrepareCall, RunHooks
 from standfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Input, KeptRange, ToolSettled, View
@@ -682,14 +683,14 @@ class TurnHooks:
         if self._plugins.has_unknown_states:
             await self._plugins.take_states()
 
-    def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
+    def changed_states(self, given: Input | None = None) -> tuple[JournalEntry | ChangedState, ...]:
         context, held = self._session, self._held
         changed = self._plugins.changed(held.take(given) if held.stages else None)
         tools = context.changed_tools()
         execution = None if self._plugins.code_executor is None else context.execution.changed()
         if not changed and tools is None and execution is None:
             return ()
-        states = []
+        states: list[JournalEntry | ChangedState] = []
         for name, (entry, blobs) in changed.items():
             self._blobs.extend(blobs)
             states.append(JournalEntry(key=f"plugin.{name}", kind="state", body=encode_entry(entry)))
@@ -697,7 +698,7 @@ class TurnHooks:
             states.append(JournalEntry(key="tools", kind="state", body=encode_state(tools)))
         if execution is not None:
             self._blobs.extend(execution[1])
-            states.append(JournalEntry(key="execution", kind="state", body=encode_entry(execution[0])))
+            states.append(ChangedState("execution", execution[0]))
         return tuple(states)
 
     def take_blobs(self) -> tuple[Blob, ...]:

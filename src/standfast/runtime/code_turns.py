@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from standfast.durable.driver import Driven, TurnDriver
-from standfast.durable.effects import KeptState
+from standfast.durable.effects import ChangedState, KeptState
 from standfast.durable.journal import LeaseKeeper, replay
 from standfast.machine.commands import Command, RunTool
 from standfast.machine.inputs import Input, TurnStarted
@@ -27,13 +27,13 @@ from standfast.model.capability import Capability
 from standfast.model.code import RUN_CODE, USUAL_ENGINE, Language
 from standfast.model.message import Message
 from standfast.model.outcome import Ended, Waiting
-from standfast.model.plugin_state import SessionState, encode_entry
+from standfast.model.plugin_state import SessionState
 from standfast.model.session import SANDBOX_AGENT, SessionHead
 from standfast.plugins.plugin_states import ExecutionMemory, state_record
 from standfast.plugins.protocol import TurnDriverPreamble
 from standfast.plugins.runtime_services import RuntimeSettings
 from standfast.ports.code_engine import SLEEP
-from standfast.ports.session_store import Begun, Blob, JournalEntry, SessionStore, Takeover
+from standfast.ports.session_store import Begun, Blob, SessionStore, Takeover
 from standfast.ports.trace import UNDER
 from standfast.protocols.standard.host import StandardHost
 from standfast.runtime.code_executor import SandboxExecutor
@@ -296,12 +296,12 @@ class SandboxMemory(ExecutionMemory):
     async def take_states(self) -> None:
         """Do nothing: there is no plugin state to capture."""
 
-    def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
+    def changed_states(self, given: Input | None = None) -> tuple[ChangedState, ...]:
         if not self.executor.dirty or (changed := self.changed()) is None:
             return ()
         self._has_changed = True
         self._blobs += changed[1]
-        return (JournalEntry(key="execution", kind="state", body=encode_entry(changed[0])),)
+        return (ChangedState("execution", changed[0]),)
 
     def take_blobs(self) -> tuple[Blob, ...]:
         blobs, self._blobs = self._blobs, ()
