@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -559,17 +559,15 @@ class ExecutionMemory:
             return None
         revision = 1 if self.entry is None else self.entry.meta.revision + 1
         data, writer = executor.snapshot_execution_state(), SnapshotWriter()
-        state: dict[str, str | bool] = {}
+        state: dict[str, Any] = {}
         if len(data) <= _INLINE_BYTES:
-            state["data"] = base64.b64encode(data).decode()
+            state["data"] = data  # JSON has it as base64
         elif len(data) < _PACKED_BYTES:
             writer.write_blob(STATE, data)
         else:
             state["packed"] = True
             writer.write_blob(STATE, zlib.compress(data, 1))
-        meta = PluginSnapshotMeta(
-            plugin_id=self._owner, plugin_version="1", revision=revision, state=dict(state)
-        )
+        meta = PluginSnapshotMeta(plugin_id=self._owner, plugin_version="1", revision=revision, state=state)
         named = {**executor.referenced_blobs(), **writer.artifacts}
         self.entry = PluginSnapshotEntry(meta=meta, artifacts=named)
         return self.entry, tuple(writer.blobs)
@@ -588,10 +586,12 @@ class ExecutionMemory:
 
 def read_execution(entry: PluginSnapshotEntry, fetched: Mapping[str, bytes]) -> bytes:
     """Return the stored state of a code executor, as bytes from its `snapshot_execution_state`."""
-    state = entry.meta.state
+    state: Any = entry.meta.state
     try:
         assert isinstance(state, dict)
-        if isinstance(inline := state.get("data"), str):
+        if isinstance(inline := state.get("data"), bytes):
+            return inline  # the entry was not read from the store
+        if isinstance(inline, str):
             return base64.b64decode(inline, validate=True)
         data = SnapshotReader(entry.artifacts, fetched).read_blob(STATE)
         assert data is not None
