@@ -154,14 +154,16 @@ class SandboxExecutor:
         if cell is not None:
             cell.close()
 
-    def take(self, cell: SandboxCell, end: CellEnd | Exception) -> None:
-        """Deliver the result of a cell that has ended, or failed with an exception."""
+    def fail(self, cell: SandboxCell, error: Exception) -> None:
+        """Deliver the result of a cell that has failed with an exception."""
         self.running = None
-        if isinstance(end, Exception):
-            if not isinstance(end, StandfastError):
-                end = PluginFailed("sandbox", "execute_code", described(end))
-            cell.deliver(cell.settled(error=end.error_object()))
-            return
+        if not isinstance(error, StandfastError):
+            error = PluginFailed("sandbox", "execute_code", described(error))
+        cell.deliver(cell.settled(error=error.error_object()))
+
+    def take(self, cell: SandboxCell, end: CellEnd) -> None:
+        """Deliver the result of a cell that has ended."""
+        self.running = None
         report = self.report = CellReport(
             index=0,
             stdout=end.stdout,
@@ -237,8 +239,8 @@ def _engine_limits(limits: SessionLimits) -> SessionLimits:
 class SandboxCell(CellContext):
     """The cell of one turn without a model. It computes on the thread of the turn's loop.
 
-    Only `stop` may be called from other threads. The executor's `take` is called once, with the cell's end or
-    an exception, unless the cell is suspended or closed before that.
+    Only `stop` may be called from other threads. The executor's `take` or `fail` is called once, unless the
+    cell is suspended or closed before that.
     """
 
     _run: CellRun | None = None
@@ -388,7 +390,7 @@ class SandboxCell(CellContext):
         if self._run is not None:
             self.close()
         self._forget_deadline()
-        self._executor.take(self, error)
+        self._executor.fail(self, error)
 
     def _end(self, end: CellEnd) -> None:
         self._run = None

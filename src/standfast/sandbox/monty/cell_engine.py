@@ -157,10 +157,10 @@ class MontyStepper(EngineRun):
         try:
             snapshot = job(*args, **kwargs)
             self.standing = None
-            while not isinstance(snapshot, engine.MontyComplete):
-                if isinstance(snapshot, engine.FunctionSnapshot):
+            while (kind := type(snapshot)) is not engine.MontyComplete:
+                if kind is engine.FunctionSnapshot:
                     step = self.on_function(snapshot)
-                elif isinstance(snapshot, engine.FutureSnapshot):
+                elif kind is engine.FutureSnapshot:
                     step = StepBlocked(snapshot.pending_call_ids)
                 else:
                     step = self.on_name(snapshot, snapshot.variable_name)

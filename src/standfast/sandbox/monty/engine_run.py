@@ -176,10 +176,10 @@ class EngineRun(SlotStepper[MontyWorker]):
                 self.call_errors[kind, seen.message] = answer.error
             result = {"exc_type": kind, "message": seen.message}
         self._asked_s = time.perf_counter()
-        if isinstance(standing, engine.FutureSnapshot):
-            return standing.resume({call_id: result})
-        assert standing is not None
-        return standing.resume(result)
+        if type(standing) is engine.FunctionSnapshot:
+            return standing.resume(result)
+        assert isinstance(standing, engine.FutureSnapshot)
+        return standing.resume({call_id: result})
 
     def promise(self) -> Any:
         """Answer the call at which the code is stopped with a future."""
