@@ -63,11 +63,12 @@ class SandboxExecutor:
     running: SandboxCell | None = None
     report: CellReport | None = None
     """The report of the turn's cell, once that has ended."""
-    _turn: TurnContext | None = None
+    turn: TurnContext
+    """The context of the session's turns."""
     given: CodeInput
     """The input of the turn."""
-    _left: tuple[int, bytes | None] | None = None
-    """The call id and the variables of a cell whose result has not been accepted yet."""
+    _left: tuple[int, bytes] | None = None
+    """The call id and the variables of a cell whose result has not been accepted yet, if they differ."""
     dirty = False
     """Whether the variables have changed since they were last written."""
     _printed = NOTHING_PRINTED
@@ -91,9 +92,9 @@ class SandboxExecutor:
             self._memory = msgspec.structs.replace(self._memory, suspended=moved)
         self.dirty = True
 
-    def begin(self, turn: TurnContext, given: CodeInput) -> None:
-        """Serve *turn*, whose input is *given*, until `stop`."""
-        self._turn, self.given = turn, given
+    def begin(self, given: CodeInput) -> None:
+        """Serve a turn whose input is *given*, until `stop`."""
+        self.given = given
         self.report = self._left = None
         self._cancelled = {}
 
@@ -113,8 +114,7 @@ class SandboxExecutor:
         if self.running is not None:
             self.running.resume(command)
             return
-        assert self._turn is not None
-        cell = self.running = SandboxCell(self, self._turn, command, deliver)
+        cell = self.running = SandboxCell(self, command, deliver)
         if self._cancelled and (cancelled := self._cancelled.get(cell.turn_id)) is not None:
             cell.stop(cancelled)
         memory = self._memory  # most runs have no suspended cell
@@ -123,11 +123,9 @@ class SandboxExecutor:
 
     def settled(self, call_id: int) -> None:
         """Adopt the variables of the cell, whose result is being accepted."""
-        if self._left is None or self._left[0] != call_id:
-            return
-        (_, state), self._left = self._left, None
-        if state is not None or self._memory.suspended is not None:
-            self.replace_state(self._memory.state if state is None else state)
+        if self._left is not None and self._left[0] == call_id:
+            (_, state), self._left = self._left, None
+            self.replace_state(state)
 
     async def park(self) -> ToolSettled | None:
         """Suspend the running cell, or end it if it exceeds its memory limit."""
@@ -150,7 +148,7 @@ class SandboxExecutor:
     def stop(self) -> None:
         """Close the cell if it is still running, because the turn is over."""
         cell, self.running = self.running, None
-        self._turn = self._left = None
+        self._left = None
         if cell is not None:
             cell.close()
 
@@ -178,7 +176,8 @@ class SandboxExecutor:
             instructions=end.instructions,
             calls_made=cell.calls_made,
         )
-        self._left = (cell.call_id, end.state)
+        if end.state is not None or self._memory.suspended is not None:
+            self._left = cell.call_id, self._memory.state if end.state is None else end.state
         value, attachments = kept_report(report, cell.keep)
         cell.deliver(
             cell.settled(
@@ -251,10 +250,8 @@ class SandboxCell(CellContext):
     _wall_before_ms = 0
     calls_made = 0
 
-    def __init__(
-        self, executor: SandboxExecutor, turn: TurnContext, command: ContinueCell, deliver: Deliver
-    ) -> None:
-        super().__init__(turn, command, deliver)
+    def __init__(self, executor: SandboxExecutor, command: ContinueCell, deliver: Deliver) -> None:
+        super().__init__(executor.turn, command, deliver)
         self._executor = executor
         self._given = executor.given
         self._loop = asyncio.get_running_loop()

@@ -250,6 +250,7 @@ class SandboxMemory(ExecutionMemory):
         self.dispatcher = services.dispatcher
         self.read_blob = services.store.blob
         turn: Any = self
+        executor.turn = turn
         self.host = StandardHost(turn, cells=executor)
 
     def begin(self, head: SessionHead, machine: TurnMachine) -> None:
@@ -259,9 +260,8 @@ class SandboxMemory(ExecutionMemory):
         self.turn_id = machine.turn_id
         self._blobs: tuple[Blob, ...] = ()
         self._has_changed = False
-        turn: Any = self
         assert machine.code is not None
-        self.executor.begin(turn, machine.code)
+        self.executor.begin(machine.code)
 
     @property
     def hooks(self) -> SandboxMemory:

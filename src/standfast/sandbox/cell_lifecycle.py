@@ -413,8 +413,7 @@ class SteppedCell:
                     self._record.answers.append((number, answer))
                 self._keep_answer(number, answer)
                 return CellPause()
-            slots = self._engine.slots
-            if slots is not None:
+            if (slots := self._engine.slots) is not None:
                 slots.reclaim(self)
             step = self._run(self._answered, number, answer)
         if slots is not None and type(step) is CellPause:
