@@ -6,9 +6,11 @@ traceback is shown only if STANDFAST_DEBUG is set.
 
 from __future__ import annotations
 
-import gc
+import atexit
+import contextlib
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -52,9 +54,20 @@ class CommandLine(click.Group):
             status = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
         except Exception as error:
             status = report_failure(error, as_json="--json" in given)
-        if args is None:  # the process is exiting; skip the final collections
-            gc.freeze()
-        sys.exit(status if isinstance(status, int) else 0)
+        status = status if isinstance(status, int) else 0
+        if args is None:
+            end_process(status)
+        sys.exit(status)
+
+
+def end_process(status: int) -> None:
+    """End the process like `sys.exit`, without freeing its objects one by one; return if a flush fails."""
+    threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does
+    atexit._run_exitfuncs()
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # a closed or a full stream
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def report_failure(error: Exception, *, as_json: bool) -> int:
