@@ -13,7 +13,7 @@ from standfast.model.code import Language
 from standfast.model.events import Event
 from standfast.model.grant import MAX_RULE_CHARS
 from standfast.model.journal import JournalEdit
-from standfast.model.limits import Positive32, SessionLimits, Usage, UsageEntry, UsageLimits
+from standfast.model.limits import MAX_DURATION_S, Positive32, SessionLimits, Usage, UsageEntry, UsageLimits
 from standfast.model.message import Message
 from standfast.model.outcome import Ended, Finished, FrameSwitched, Stopped, Wait, Waiting
 from standfast.model.session import (
@@ -361,7 +361,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 class Prune(Request, frozen=True, kw_only=True):
     """The data to delete: idle sessions and records of that age, old frames, abandoned branches."""
 
-    older_than_s: Annotated[float, msgspec.Meta(ge=1, le=1e10)] | None = None
+    older_than_s: Annotated[float, msgspec.Meta(ge=1, le=MAX_DURATION_S)] | None = None
     frames: bool = False
     branches: bool = False
     session_id: SessionIdField | None = None
