@@ -95,7 +95,7 @@ _MAX_PLAIN_CHARS: Final = CapabilityLimits().max_request_bytes // 8
 
 
 class StandardHost:
-    """The `EffectHost` of one turn. Used on the turn's loop.
+    """The `EffectHost` of one turn, or of a sandbox session's turns one after the other. Used on their loops.
 
     *model_call* creates each model call. *cells*, if given, run the cells instead of `TurnCells`.
     """
@@ -171,8 +171,9 @@ class StandardHost:
         self._hooks.drop_held()
         if self._cells is not None:
             self._cells.stop()
-        if self._running is not None:
-            self._running.abandon()
+        running, self._running = self._running, None
+        if running is not None:
+            running.abandon()
         judging, self._judging = self._judging, set()
         for task in judging:
             task.cancel()
