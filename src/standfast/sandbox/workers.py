@@ -253,8 +253,7 @@ class PeakMemory:
             self._reset = os.open(f"/proc/{pid}/clear_refs", os.O_WRONLY)
 
     def reset(self) -> None:
-        """Forget the peak, unless no run has raised it since it was last forgotten."""
-        if self._reset >= 0 and not self._is_reset:
+        if self._reset >= 0:
             try:
                 os.write(self._reset, b"5")
                 self._is_reset = True
