@@ -75,6 +75,7 @@ def test_the_calls_of_a_cell_run_concurrently_under_ids_of_the_turn() -> None:
     turn = in_a_cell()
     assert turn.tell(paused(1, 1, "look", "pay", "look")) == ["tool.2.1", "tool.3.1", "tool.4.1"]
     assert turn.machine.calls.under_way() == [2, 3, 4]
+    assert not turn.machine.calls.one_runs()
     assert [turn.machine.calls.runs(call_id) for call_id in (1, 2, 9)] == [False, True, False]
 
 
@@ -266,6 +267,7 @@ def test_a_settled_or_unknown_call_cannot_pause() -> None:
     assert turn.tell(paused(1, 1, "a")) == []
     assert turn.tell(paused(9, 1, "a")) == []
     assert turn.machine.calls.under_way() == [2]
+    assert turn.machine.calls.one_runs()
 
 
 def test_a_call_that_waits_for_a_person_cannot_pause() -> None:
