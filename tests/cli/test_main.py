@@ -63,3 +63,32 @@ def test_an_internal_error_is_a_short_message(standfast: Any, monkeypatch: pytes
     assert standfast("sessions", "list", "--json").document["error"]["code"] == "RUNTIME_ERROR"
     monkeypatch.setenv("STANDFAST_DEBUG", "1")
     assert "Traceback" in standfast("sessions", "list").stderr
+
+
+@pytest.mark.parametrize("words", [("run", "-e", "1"), ("--json", "run", "-e", "1"), ("--version",)])
+@pytest.mark.parametrize("closing", [">&-", ">/dev/full"])
+def test_unwritable_standard_output_is_an_error(words: tuple[str, ...], closing: str) -> None:
+    """Bug: with a closed standard output, commands ended in an internal error, or reported success."""
+    done = without_stream(closing, *words)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert "IO_ERROR: a standard stream failed: " in done.stderr
+
+
+@pytest.mark.parametrize("words", [("repl",), ("mcp", "stdio")])
+def test_closed_standard_input_is_an_error(words: tuple[str, ...]) -> None:
+    """Bug: with a closed standard input, commands that read it ended in an internal error."""
+    done = without_stream("<&-", *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "IO_ERROR: a standard stream failed: " in done.stderr
+
+
+def test_diagnostics_do_not_replace_output_if_standard_error_is_closed() -> None:
+    """Bug: what was meant for a closed standard error was written to standard output."""
+    done = without_stream("2>&-", "run", "-e", "print(1)\n1 +")
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def without_stream(closing: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in its own process under a shell that closes or redirects one of its streams."""
+    command = [sys.executable, "-m", "standfast.cli.main", *words]
+    return subprocess.run(["sh", "-c", f'"$@" {closing}', "sh", *command], capture_output=True, text=True)

@@ -7,7 +7,7 @@ traceback is shown only if STANDFAST_DEBUG is set.
 from __future__ import annotations
 
 import atexit
-import contextlib
+import errno
 import os
 import sys
 import threading
@@ -26,6 +26,9 @@ _COMMANDS = (
     "triggers", "trace", "worker", "run", "validate", "repl", "tools", "mcp", "plugins", "models", "new",
     "doctor", "migrate", "store", "usage",
 )  # fmt: skip
+
+_STREAM_ERRORS = (errno.EBADF, errno.EIO, errno.ENOSPC)
+"""Errors of standard streams: closed, on a terminal that is gone, on a full disk."""
 
 
 class CommandLine(click.Group):
@@ -50,6 +53,7 @@ class CommandLine(click.Group):
     ) -> Any:
         """Run a command and exit with its status."""
         given = list(sys.argv[1:] if args is None else args)
+        open_closed_streams()
         try:
             status = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
         except Exception as error:
@@ -60,14 +64,29 @@ class CommandLine(click.Group):
         sys.exit(status)
 
 
+def open_closed_streams() -> None:
+    """Open the standard streams that are closed, so that no other file gets their descriptors.
+
+    As glibc does it for privileged programs: reading standard input or writing standard output fails. What is
+    written to standard error is discarded.
+    """
+    for name, wrong_way in (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, wrong_way)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, "r" if name == "stdin" else "w"))  # noqa: SIM115
+
+
 def end_process(status: int) -> None:
-    """End the process like `sys.exit`, without freeing its objects one by one; return if a flush fails."""
+    """End the process like `sys.exit`, without freeing its objects one by one."""
     threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does
     atexit._run_exitfuncs()
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # a closed or a full stream
+    try:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)
+    except (OSError, ValueError):  # a closed or a full stream
+        status = status or 1
+    os._exit(status)
 
 
 def report_failure(error: Exception, *, as_json: bool) -> int:
@@ -83,11 +102,16 @@ def report_failure(error: Exception, *, as_json: bool) -> int:
         return write_error(Code.CANCELLED, "interrupted", as_json=as_json)
     if isinstance(error, click.ClickException):
         return write_error(Code.INVALID_ARGUMENT, error.format_message(), as_json=as_json)
+    cause: BaseException = error
+    while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
+        cause = cause.exceptions[0]
+    if isinstance(cause, OSError) and cause.errno in _STREAM_ERRORS and cause.filename is None:
+        return write_error(Code.IO_ERROR, f"a standard stream failed: {cause.strerror}", as_json=False)
     if os.environ.get("STANDFAST_DEBUG"):
         import traceback
 
         traceback.print_exception(error)
-    message = f"internal error: {type(error).__name__}: {error}"
+    message = f"internal error: {type(cause).__name__}: {cause}"
     hint = "set STANDFAST_DEBUG=1 to see the traceback, and please report it"
     return write_error(Code.RUNTIME_ERROR, message, hint=hint, as_json=as_json)
 

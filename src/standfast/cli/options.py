@@ -300,7 +300,7 @@ def code_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 data = sys.stdin.buffer.read() if file is None or file == "-" else Path(file).read_bytes()
                 text = data.decode("utf-8-sig")
             except OSError as error:
-                raise click.UsageError(f"{file} cannot be read: {error.strerror or error}") from None
+                raise click.UsageError(f"{file or '-'} cannot be read: {error.strerror or error}") from None
             except UnicodeDecodeError:
                 raise click.UsageError(f"{file or '-'} is not UTF-8 text") from None
         return function(*args, code=text, language=spoken, **rest)
