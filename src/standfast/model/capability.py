@@ -85,13 +85,12 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         return digest_json(msgspec.to_builtins(self))
 
 
-_identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _taken = frozenset(dir(builtins))
 
 
 def is_python_identifier(name: str) -> bool:
     """Return whether *name* is an ASCII Python identifier."""
-    return _identifier.fullmatch(name) is not None
+    return name.isascii() and name.isidentifier()
 
 
 def check_capability_name(name: str) -> None:

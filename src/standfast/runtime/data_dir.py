@@ -34,8 +34,8 @@ DATABASE: Final = "standfast.db"
 HOME: Final = ".standfast"
 _DATABASE_SUFFIXES: Final = (".db", ".sqlite", ".sqlite3")
 _URL_SCHEMES: Final = ("postgresql", "postgres")
-_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_PASSWORDS: Final = (re.compile(r"(?<=://)([^/@:]*:)[^/?]*(?=@)"), re.compile(r"([?&]password=)[^&]*"))
+_URL: Final = r"([A-Za-z][A-Za-z0-9+.-]*)://"
+_PASSWORDS: Final = (r"(?<=://)([^/@:]*:)[^/?]*(?=@)", r"([?&]password=)[^&]*")
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 _ANOTHER: Final = f"choose another with --store or {STORE_VARIABLE}"
 
@@ -184,7 +184,7 @@ def is_url(location: str | os.PathLike[str]) -> bool:
 
     Raise `NotConfigured` for any other URL, which as a path would be a new, empty store.
     """
-    found = None if isinstance(location, os.PathLike) else _URL.match(location)
+    found = None if isinstance(location, os.PathLike) else re.match(_URL, location)
     if found is not None and found[1] not in _URL_SCHEMES:
         raise NotConfigured(
             f"{found[0]} is not the URL of a store",
@@ -196,7 +196,7 @@ def is_url(location: str | os.PathLike[str]) -> bool:
 def without_password(location: str) -> str:
     """Return a URL with its password replaced by `***`, or a path unchanged."""
     for password in _PASSWORDS:
-        location = password.sub(r"\1***", location)
+        location = re.sub(password, r"\1***", location)
     return location
 
 

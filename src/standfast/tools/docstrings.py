@@ -12,9 +12,7 @@ import msgspec
 if TYPE_CHECKING:
     from griffe import PerStyleOptions
 
-_HAS_SECTIONS = re.compile(
-    r"^\s*(Args|Arguments|Parameters|Params|Returns|Raises|Keyword Args)\s*:?\s*$|^\s*:param", re.M
-)
+_SECTION = r"^\s*(Args|Arguments|Parameters|Params|Returns|Raises|Keyword Args)\s*:?\s*$|^\s*:param"
 
 
 class DocstringTexts(msgspec.Struct, frozen=True):
@@ -25,7 +23,7 @@ class DocstringTexts(msgspec.Struct, frozen=True):
 def read_docstring(function: Callable[..., Any]) -> DocstringTexts:
     """Split a function's docstring into its description and its parameters' descriptions."""
     text = inspect.getdoc(function) or ""
-    if not _HAS_SECTIONS.search(text):
+    if not re.search(_SECTION, text, re.M):
         return DocstringTexts(description=text.strip())
     # griffe is imported only here: importing it takes longer than the rest of the package together.
     from griffe import Docstring, DocstringSectionKind, parse_auto

@@ -69,7 +69,6 @@ _FEW_NUMBERS_BYTES: Final = 16 << 10
 """A request with a few numbers and short names is never longer than this."""
 _KEPT: Final = "__standfast_kept_{}"
 _STAND_IN: Final = re.compile(r"<.*>|[\w.]{1,200}\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(\.\.\.\)|\.\.\.", re.S)
-_TYPE_NAME: Final = re.compile(r"<([\w.]+)|([\w.]+)\(")
 
 
 class ForeignArgument(Exception):
@@ -441,7 +440,7 @@ def _type_of_stand_in(text: str) -> str:
         return "type"
     if text.startswith("re.compile("):
         return "Pattern"
-    found = _TYPE_NAME.match(text)
+    found = re.match(r"<([\w.]+)|([\w.]+)\(", text)
     return (found[1] or found[2]) if found else "object"
 
 

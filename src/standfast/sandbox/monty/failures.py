@@ -14,10 +14,10 @@ from standfast.sandbox.monty.engine_run import EngineRun
 from standfast.sandbox.monty.program import Program
 from standfast.sandbox.run_errors import AWAIT_HINT, cpu_error, memory_error, stack_error
 
-_MEMORY = re.compile(r"memory limit exceeded: \d+ bytes > (\d+) bytes")
+_MEMORY: Final = r"memory limit exceeded: \d+ bytes > (\d+) bytes"
 _MEMORY_KILLED: Final = "the worker exceeded its memory limit and was terminated"
-_NOT_YET = re.compile(r"The monty syntax parser does not yet support (?:the )?(.*)")
-_NO_SUSPEND = re.compile(r"external function '(\w+)' cannot suspend")
+_NOT_YET: Final = r"The monty syntax parser does not yet support (?:the )?(.*)"
+_NO_SUSPEND: Final = r"external function '(\w+)' cannot suspend"
 MODULES: Final = (
     "asyncio, base64, binascii, bisect, collections, copy, csv, dataclasses, datetime, decimal, "
     "functools, hashlib, itertools, json, math, os, pathlib, posixpath, random, re, sys, time, "
@@ -63,12 +63,12 @@ def _describe_raised(error: engine.MontyRuntimeError, run: EngineRun, limits: Se
     if kind == "TimeoutError" and not frames and "time limit exceeded" in text:
         return MontyFailure(cpu_error(limits), hard=True)
     if kind == "MemoryError":  # guest code can raise one too
-        found = _MEMORY.match(text)
+        found = re.match(_MEMORY, text)
         if text == _MEMORY_KILLED or (found and int(found[1]) == limits.memory_mb << 20):
             return MontyFailure(memory_error(limits, span), hard=True)
     if kind == "NotImplementedError":
         refused = hint = None
-        if found := _NO_SUSPEND.match(text):
+        if found := re.match(_NO_SUSPEND, text):
             refused = f"{found[1]}() cannot be called by a built-in such as map() or sorted()"
             hint = f"call it in a loop or a comprehension: [{found[1]}(x) for x in ...]"
         elif frames and frames[-1].function_name is None:
@@ -105,5 +105,5 @@ def span_of(frames: list[engine.Frame], program: Program) -> Span | None:
 
 def unsupported_feature(text: str) -> str | None:
     """Return a message about the unsupported feature that *text*, an error of the engine's parser, names."""
-    found = _NOT_YET.match(text)
+    found = re.match(_NOT_YET, text)
     return None if found is None else f"the sandbox's Python does not support {found[1]}"

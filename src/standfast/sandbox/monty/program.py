@@ -47,7 +47,7 @@ _BINDS: Final = (
     r"|\bas[ \t]{1,9}(\w+)"
 )
 """Every repetition is bounded, because this expression runs in the host on untrusted code."""
-_RESULT: Final = re.compile(r"^result[ \t]{0,9}(:[^=\n]{1,200})?=[^=]", re.M)
+_RESULT: Final = r"^result[ \t]{0,9}(:[^=\n]{1,200})?=[^=]"
 _MAX_ROUNDS: Final = 16
 """The number of assignments through which an awaited value is traced back."""
 _OPEN: Final = f"({VALUE_NAME}:=("
@@ -172,7 +172,7 @@ def _without_last_call(
 
 def _unread_program(code: str) -> Program:
     """Return the program for code that is too long to parse, or that this Python cannot parse."""
-    always = _RESULT.search(code) is not None
+    always = re.search(_RESULT, code, re.M) is not None
     before, newline, last = code.rstrip().rpartition("\n")
     named = None
     if not always and last and not last[0].isspace() and not before.endswith("\\") and _is_balanced(last):
