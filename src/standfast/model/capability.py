@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import enum
 import keyword
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Final, Literal, final
 

@@ -12,8 +12,8 @@ import msgspec
 from standfast.errors import InvalidArgument
 from standfast.machine.inputs import OutputCheck
 from standfast.model.canonical import Json
-from standfast.tools.registered_tool import CustomType
-from standfast.tools.schema import convert, encode_output, runs_code, schema_of
+from standfast.tools.registered_tool import CustomType, encode_output
+from standfast.tools.schema import convert, runs_code, schema_of
 
 _MAX_PROBLEM: Final = 300
 _WORDS: Final = ("title", "description", "default", "examples")

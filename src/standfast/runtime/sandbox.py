@@ -27,11 +27,10 @@ from standfast.ports.trace import TraceSink
 from standfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text, open_sql_store
 from standfast.runtime.sessions.approvals import approving
 from standfast.sandbox.engine_kinds import SandboxConfig, kind_of
-from standfast.tools.builtin.discovery import discovery_tools
+from standfast.tools.builtin.discovery import DiscoveryTools
 from standfast.tools.builtin.mounts import Mount, MountTable
 from standfast.tools.context import RunContext
-from standfast.tools.decorator import AnyTool, as_registered
-from standfast.tools.registry import ToolRegistry, ToolSource
+from standfast.tools.registry import REGISTERED, ToolRegistry, ToolSource
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from standfast.ports.language_runtime import LanguageRuntime
     from standfast.runtime.code_runs import CodeRuns, CodeRuntime
     from standfast.runtime.code_sessions import CodeSessions
+    from standfast.tools.decorator import AnyTool
 
     class SandboxSettings(TypedDict, total=False):
         """The keywords of `Sandbox(...)` and `BlockingSandbox(...)`, described in `SandboxOptions`."""
@@ -435,8 +435,7 @@ class Sandbox(SandboxFacade):
 def make_registry(options: SandboxOptions) -> ToolRegistry:
     """Return the capabilities that *options* grant."""
     registry = ToolRegistry()
-    for tool in discovery_tools(registry, options.policy):
-        registry.register(tool)
+    registry.upsert(REGISTERED, DiscoveryTools(registry, options.policy))
     if options.mounts:
         from standfast.tools.builtin.files import file_tools
 
@@ -451,6 +450,8 @@ def make_registry(options: SandboxOptions) -> ToolRegistry:
         if isinstance(candidate, ToolSource):
             registry.connect(candidate)
         else:
+            from standfast.tools.decorator import as_registered
+
             registry.register(as_registered(candidate))
     return registry
 

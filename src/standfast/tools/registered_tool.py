@@ -19,7 +19,9 @@ from standfast.model.canonical import Json
 from standfast.model.capability import Capability, SettledCall, ToolCallContext
 from standfast.model.limits import SANDBOX_TIMEOUT_MS
 from standfast.tools.context import RunContext
-from standfast.tools.docstrings import DocstringTexts
+
+if TYPE_CHECKING:
+    from standfast.tools.docstrings import DocstringTexts
 
 Handler = Callable[..., Any]
 
@@ -79,6 +81,26 @@ def decode_custom(type_: type, value: Any) -> Any:
     if isinstance(value, type_):
         return value
     raise NotImplementedError(f"cannot convert to {type_!r}")
+
+
+_NOT_CONVERTED = (bytes, bytearray, memoryview)
+"""msgspec would write these as base64; they are not JSON, so they are left for the JSON check to refuse."""
+
+
+def encode_output(value: Any) -> object:
+    """Convert dataclasses, structs, models, enums and dates to JSON data; leave other values unchanged."""
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        import dataclasses  # slow to import, and few tools use one
+
+        # msgspec leaves out fields that only the class has a value for: those with init=False and a default.
+        value = dataclasses.asdict(value)
+    return msgspec.to_builtins(value, builtin_types=_NOT_CONVERTED, str_keys=True, enc_hook=_encode_custom)
+
+
+def _encode_custom(value: Any) -> Any:
+    if is_pydantic(type(value)):
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"a value of type {type(value).__name__} is not JSON")
 
 
 class Signature(msgspec.Struct, frozen=True):

@@ -66,10 +66,6 @@ def _nodes(*types_: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type | msg
             waiting.extend(getattr(node, name) for name in node.__struct_fields__)
 
 
-_NOT_CONVERTED = (bytes, bytearray, memoryview)
-"""msgspec would write these as base64; they are not JSON, so they are left for the JSON check to refuse."""
-
-
 _NOT_READING = (
     "serialization", "metadata", "computed_fields", "config", "cls", "default", "expected", "members",
 )  # fmt: skip
@@ -238,16 +234,6 @@ def _looks_up_by_itself(kind: Any) -> bool:
     return kind._missing_.__func__ is not Enum._missing_.__func__  # type: ignore[attr-defined]
 
 
-def encode_output(value: Any) -> object:
-    """Convert dataclasses, structs, models, enums and dates to JSON data; leave other values unchanged."""
-    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-        import dataclasses  # slow to import, and few tools use one
-
-        # msgspec leaves out fields that only the class has a value for: those with init=False and a default.
-        value = dataclasses.asdict(value)
-    return msgspec.to_builtins(value, builtin_types=_NOT_CONVERTED, str_keys=True, enc_hook=_encode_custom)
-
-
 def _field(
     parameter: inspect.Parameter, hints: dict[str, Any], docs: DocstringTexts, name: str
 ) -> tuple[str, Any] | tuple[str, Any, Any]:
@@ -298,12 +284,6 @@ def _classes_in(types_: Iterable[Any]) -> set[type]:
         elif isinstance(type_, type):
             found.add(type_)
     return found
-
-
-def _encode_custom(value: Any) -> Any:
-    if is_pydantic(type(value)):
-        return value.model_dump(mode="json")
-    raise NotImplementedError(f"a value of type {type(value).__name__} is not JSON")
 
 
 def _custom_schema(type_: type) -> dict[str, Any]:

@@ -31,8 +31,7 @@ from standfast.model.canonical import (
 )
 from standfast.model.capability import CallStatus, ExternalCallRecord, GuestException, SettledCall
 from standfast.tools.context import LATER
-from standfast.tools.registered_tool import Admitted, RegisteredTool
-from standfast.tools.schema import encode_output
+from standfast.tools.registered_tool import Admitted, RegisteredTool, encode_output
 from standfast.tools.tracebacks import PASSED_ON, log_raised, message_of
 
 GUEST_EXCEPTION: dict[str, str] = {

@@ -9,8 +9,9 @@ import pytest
 from standfast.errors import UnknownTool
 from standfast.model.capability import ToolCallContext, auto_approval
 from standfast.tools import ToolRegistry, tool
-from standfast.tools.builtin.discovery import discovery_tools
+from standfast.tools.builtin.discovery import DiscoveryTools
 from standfast.tools.context import RunContext
+from standfast.tools.registry import REGISTERED
 
 
 @tool(side_effect="network", approval="manual")
@@ -30,8 +31,8 @@ def balance() -> int:
 
 def make() -> ToolRegistry:
     registry = ToolRegistry()
-    for each in discovery_tools(registry, lambda run: {"network": False, "session": run.session_id}):
-        registry.register(each)
+    policy = {"network": False}
+    registry.upsert(REGISTERED, DiscoveryTools(registry, lambda run: {**policy, "session": run.session_id}))
     return registry
 
 
