@@ -12,9 +12,9 @@ import pytest
 from standfast.errors import PluginStateLost
 from standfast.model.canonical import digest_bytes
 from standfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta, decode_entry, encode_entry
-from standfast.plugins.plugin_states import _INLINE_BYTES as INLINE
-from standfast.plugins.plugin_states import _PACKED_BYTES as PACKED
-from standfast.plugins.plugin_states import STATE, ExecutionMemory
+from standfast.plugins.stored_states import _INLINE_BYTES as INLINE
+from standfast.plugins.stored_states import _PACKED_BYTES as PACKED
+from standfast.plugins.stored_states import STATE, ExecutionMemory
 
 SIZES = [0, 1, INLINE, INLINE + 1, PACKED - 1, PACKED, 1 << 20]
 

@@ -12,8 +12,8 @@ from stand_ins import Place
 from standfast import Agent, Plugin, tool
 from standfast.errors import InvalidPlugin
 from standfast.model.code import CellReport
-from standfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
 from standfast.plugins.registrar import PluginRegistrar
+from standfast.plugins.turn_protocol import CodeExecutionContext, ExecRequest, ExecResponse
 from standfast.ports.code_engine import CallAnswer, CellCall
 
 

@@ -28,10 +28,10 @@ from standfast.plugins.protocol import (
     ProtocolSessionContext,
     ProtocolSessionMaterialization,
     ProtocolSessionPlugin,
-    TurnDriverPreamble,
     read_turn_options,
 )
 from standfast.plugins.registrar import PluginRegistrar
+from standfast.plugins.turn_protocol import TurnDriverPreamble
 from standfast.ports.model_provider import ModelRequest
 from standfast.protocols.standard import StandardHost, StandardProtocol
 

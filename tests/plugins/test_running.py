@@ -18,10 +18,10 @@ from standfast.plugins.running import (
     RunningStage,
     all_within,
     at_once,
-    described,
     within,
 )
 from standfast.tools.threads import Started
+from standfast.tools.tracebacks import described
 
 word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="none")
 

@@ -17,7 +17,7 @@ from standfast import BlockingSandbox
 from standfast.errors import RecordCorrupt, SchemaTooNew, StoreError
 from standfast.model.approval import ApprovalState
 from standfast.model.plugin_state import decode_state
-from standfast.plugins.plugin_states import read_execution
+from standfast.plugins.stored_states import read_execution
 from standfast.protocols.code.memory import CodeMemory
 from standfast.store.sql import rows
 from standfast.store.sqlite import schema

@@ -20,9 +20,9 @@ from standfast.plugins.discovery import FoundPlugin, require_plugin
 from standfast.plugins.hook import HOOKS, HookKind
 from standfast.plugins.plugin import Plugin, PluginFactory, PluginSessionContext, SessionPlugin, as_factory
 from standfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
-from standfast.plugins.running import described
 from standfast.tools.docstrings import read_docstring
 from standfast.tools.stubs import stub_of
+from standfast.tools.tracebacks import described
 
 
 class ListedPlugin(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,12 +30,12 @@ __all__, __getattr__, __dir__ = lazy_exports(
         ),
         "standfast.plugins.plugin": "Plugin PluginFactory PluginSessionContext SessionPlugin",
         "standfast.plugins.protocol": (
-            "ProtocolBuildInput ProtocolDriverPlugin ProtocolSessionPlugin TurnDriverPreamble "
-            "read_turn_options"
+            "ProtocolBuildInput ProtocolDriverPlugin ProtocolSessionPlugin read_turn_options"
         ),
         "standfast.plugins.registrar": "PluginRegistrar",
         "standfast.plugins.session": "PluginHost PluginSession SessionAuthority SessionBuild",
         "standfast.plugins.turn_hooks": "TurnContext",
+        "standfast.plugins.turn_protocol": "TurnDriverPreamble",
         "standfast.tools.registry": "ToolCatalogContribution",
     },
 )
@@ -94,7 +94,6 @@ if TYPE_CHECKING:
     from standfast.plugins.protocol import ProtocolBuildInput as ProtocolBuildInput
     from standfast.plugins.protocol import ProtocolDriverPlugin as ProtocolDriverPlugin
     from standfast.plugins.protocol import ProtocolSessionPlugin as ProtocolSessionPlugin
-    from standfast.plugins.protocol import TurnDriverPreamble as TurnDriverPreamble
     from standfast.plugins.protocol import read_turn_options as read_turn_options
     from standfast.plugins.registrar import PluginRegistrar as PluginRegistrar
     from standfast.plugins.session import PluginHost as PluginHost
@@ -102,4 +101,5 @@ if TYPE_CHECKING:
     from standfast.plugins.session import SessionAuthority as SessionAuthority
     from standfast.plugins.session import SessionBuild as SessionBuild
     from standfast.plugins.turn_hooks import TurnContext as TurnContext
+    from standfast.plugins.turn_protocol import TurnDriverPreamble as TurnDriverPreamble
     from standfast.tools.registry import ToolCatalogContribution as ToolCatalogContribution

@@ -16,7 +16,7 @@ import msgspec
 
 from standfast.errors import InvalidPlugin, PluginConflict, PluginFailed, StandfastError
 from standfast.plugins.plugin import PluginFactory, as_factory
-from standfast.plugins.running import described
+from standfast.tools.tracebacks import described
 
 GROUP: Final = "standfast.plugins"
 

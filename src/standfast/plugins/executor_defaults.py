@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol
 
 from standfast.model.capability import Capability
 from standfast.model.message import AssistantMessage, Message
-from standfast.plugins.protocol import CodeExecutionContext, CodeExecutorPlugin, ExecRequest, ExecResponse
+from standfast.plugins.protocol import CodeExecutorPlugin
+from standfast.plugins.turn_protocol import CodeExecutionContext, ExecRequest, ExecResponse
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolCatalog
 

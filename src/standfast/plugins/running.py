@@ -21,11 +21,13 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from standfast.errors import CallerError, PluginFailed, StandfastError
+from standfast.plugins.runtime_settings import DEFAULT_TIMEOUT_S
 from standfast.ports.trace import HookWatch, PhaseProbe
 from standfast.tools.loop_threads import LoopThreads, SharedLoop
 from standfast.tools.registry import ASKED
 from standfast.tools.stalls import StallWatch, watched
 from standfast.tools.threads import Spares, Started
+from standfast.tools.tracebacks import described
 
 T = TypeVar("T")
 
@@ -34,7 +36,6 @@ _CALLED: Final = (
 )  # fmt: skip
 """Methods that receive values from the caller: a `CallerError` that they raise is passed on to the caller."""
 
-DEFAULT_TIMEOUT_S: Final = 60.0
 _ENDED_ITSELF: Final = "it cancelled the task that it runs in"
 _GRACE_S: Final = 0.2
 
@@ -308,13 +309,3 @@ def at_once(answer: T) -> T:
             answer.close()
         raise TypeError("it is `async def`, but its caller cannot await it")
     return answer
-
-
-def described(error: BaseException) -> str:
-    """Describe an exception, even if its `__str__` raises."""
-    try:
-        text = str(error)
-    except BaseException:
-        text = "(its message cannot be shown)"
-    text = text.encode("utf-8", "replace").decode()[:2000]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

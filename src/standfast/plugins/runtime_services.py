@@ -19,7 +19,7 @@ from standfast.model.canonical import Json
 from standfast.model.limits import Usage
 from standfast.model.prompt import PromptLayer
 from standfast.model.task import TaskRecord
-from standfast.plugins.running import DEFAULT_TIMEOUT_S
+from standfast.plugins.runtime_settings import RuntimeSettings
 from standfast.ports.clock import Clock
 from standfast.ports.code_engine import CodeEngine
 from standfast.ports.session_store import SessionStore
@@ -93,23 +93,6 @@ class TraceRecorder(HookWatch, Protocol):
     def event(self, session_id: str, turn_id: str, plugin_id: str, name: str, body: Json) -> None: ...
 
     def task(self, task: TaskRecord) -> None: ...
-
-
-class RuntimeSettings(msgspec.Struct, frozen=True):
-    """The numeric settings of a runtime.
-
-    Above `cached_sessions` or `cached_messages`, the least recently used sessions are evicted from memory.
-    Journals of ended turns are kept for `keep_journals_ms`; 0 means not at all.
-    """
-
-    epoch: str
-    lease_ms: int = 30_000
-    approval_ttl_ms: int = 24 * 3600 * 1000
-    busy_timeout_ms: int = 60_000
-    hook_timeout_s: float = DEFAULT_TIMEOUT_S
-    cached_sessions: int = 256
-    cached_messages: int = 50_000
-    keep_journals_ms: int = 0
 
 
 class RuntimeServices(msgspec.Struct, frozen=True, kw_only=True):

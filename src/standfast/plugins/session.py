@@ -50,7 +50,6 @@ from standfast.plugins.protocol import (
     ProtocolRuntimeContext,
     ProtocolSessionMaterialization,
     ProtocolSessionPlugin,
-    TurnDriverPreamble,
 )
 from standfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
 from standfast.plugins.running import (
@@ -63,9 +62,9 @@ from standfast.plugins.running import (
     RunningStage,
     all_within,
     at_once,
-    described,
     within,
 )
+from standfast.plugins.turn_protocol import TurnDriverPreamble
 from standfast.tools.loop_threads import SharedLoop
 from standfast.tools.registry import (
     ASKED,
@@ -75,6 +74,7 @@ from standfast.tools.registry import (
     ToolRegistry,
     resolve_catalog,
 )
+from standfast.tools.tracebacks import described
 
 T = TypeVar("T")
 

@@ -33,14 +33,11 @@ from standfast.model.plugin_state import (
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot, layered, rendered
 from standfast.model.session import SessionPolicy
 from standfast.plugins.contexts import ToolCatalogContext
-from standfast.plugins.plugin_states import ExecutionMemory, revision_of, state_record
-from standfast.plugins.protocol import (
-    CodeFunctions,
-    ProtocolBuildInput,
-    ProtocolRuntimeContext,
-    TurnDriverPreamble,
-)
+from standfast.plugins.plugin_states import revision_of
+from standfast.plugins.protocol import ProtocolBuildInput, ProtocolRuntimeContext
 from standfast.plugins.session import PluginSession
+from standfast.plugins.stored_states import ExecutionMemory, state_record
+from standfast.plugins.turn_protocol import CodeFunctions, TurnDriverPreamble
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import (
     StaticTools,

@@ -39,11 +39,11 @@ from standfast.model.prompt import PromptContribution
 from standfast.model.prompt_record import named_parts
 from standfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
 from standfast.model.session import SessionHead
-from standfast.plugins import contexts, protocol
+from standfast.plugins import contexts, protocol, turn_protocol
 from standfast.plugins.answers import read_switch
 from standfast.plugins.directives import ComposedRuling, compose, compose_call
 from standfast.plugins.plugin_states import STAGE, CallStage
-from standfast.plugins.running import RunningStage, described
+from standfast.plugins.running import RunningStage
 from standfast.plugins.runtime_services import Cost, RuntimeServices
 from standfast.plugins.session import answers_for_model
 from standfast.plugins.session_context import SessionContext
@@ -52,6 +52,7 @@ from standfast.ports.session_store import Blob, JournalEntry
 from standfast.tools.context import Attachments, Triggers, cut_texts
 from standfast.tools.dispatch import Dispatcher
 from standfast.tools.loop_threads import at_home
+from standfast.tools.tracebacks import described
 
 Occur = Callable[[str, str, Json], Awaitable[int]]
 """Reports an occurrence by source, key and payload; returns how many turns it starts."""
@@ -90,7 +91,7 @@ class TurnContext:
         create_session: Callable[[SessionRequest, str], Awaitable[None]],
         occur: Occur,
         shows_attachments: bool = True,
-        output: protocol.OutputContract | None = None,
+        output: turn_protocol.OutputContract | None = None,
         deps: Any = None,
     ) -> None:
         self.services = services

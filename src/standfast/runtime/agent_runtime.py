@@ -25,7 +25,7 @@ from standfast.model.limits import milliseconds
 from standfast.model.outcome import Completed, Failed
 from standfast.model.prompt import PromptContribution, PromptLayer, as_layer
 from standfast.model.session import SessionHead, SessionId
-from standfast.plugins.running import DEFAULT_TIMEOUT_S
+from standfast.plugins.runtime_settings import DEFAULT_TIMEOUT_S
 from standfast.ports.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Runtime:
         keep_journals: float = 7 * 86_400.0,
         _sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        from standfast.plugins.runtime_services import RuntimeSettings
+        from standfast.plugins.runtime_settings import RuntimeSettings
         from standfast.providers.prices import Prices
         from standfast.runtime.dependencies import checked_factory
         from standfast.runtime.sessions.directory import agents_by_name

@@ -31,7 +31,6 @@ from standfast.model.code import RUN_CODE, CellReport, CodeInput
 from standfast.model.limits import SessionLimits
 from standfast.model.message import Message
 from standfast.model.session import CodeSettings
-from standfast.plugins.running import described
 from standfast.ports.code_engine import (
     SLEEP,
     CallAnswer,
@@ -46,6 +45,7 @@ from standfast.protocols.code.memory import STATE_VERSION, CodeMemory, Suspended
 from standfast.protocols.standard.cells import CellContext, NumberedResult, kept_report
 from standfast.sandbox.cell_lifecycle import NOTHING_PRINTED
 from standfast.sandbox.run_errors import calls_error, wall_error
+from standfast.tools.tracebacks import described
 
 if TYPE_CHECKING:
     from standfast.plugins.turn_hooks import TurnContext

@@ -51,7 +51,7 @@ from standfast.model.limits import SessionLimits
 from standfast.model.outcome import Stopped, Waiting
 from standfast.model.run import Metrics, RunRequest, RunResult, RunStatus, status_of_code
 from standfast.model.session import SANDBOX_AGENT, CodeSettings, SessionHead, SessionId, TurnRecord, TurnState
-from standfast.plugins.plugin_states import journaled_states, read_execution
+from standfast.plugins.stored_states import journaled_states, read_execution
 from standfast.ports.code_engine import SLEEP
 from standfast.ports.session_store import Begun, NewTurn, QueuedInput, Save, SessionStore, Takeover
 from standfast.runtime.code_sessions import (

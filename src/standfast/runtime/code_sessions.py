@@ -34,7 +34,7 @@ from standfast.model.session import (
     SessionMeta,
     TurnState,
 )
-from standfast.plugins.plugin_states import (
+from standfast.plugins.stored_states import (
     fetch_blobs,
     journaled_states,
     read_execution,

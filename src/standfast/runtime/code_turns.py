@@ -29,9 +29,9 @@ from standfast.model.message import Message
 from standfast.model.outcome import Ended, Waiting
 from standfast.model.plugin_state import SessionState
 from standfast.model.session import SANDBOX_AGENT, SessionHead
-from standfast.plugins.plugin_states import ExecutionMemory, state_record
-from standfast.plugins.protocol import TurnDriverPreamble
-from standfast.plugins.runtime_services import RuntimeSettings
+from standfast.plugins.runtime_settings import RuntimeSettings
+from standfast.plugins.stored_states import ExecutionMemory, state_record
+from standfast.plugins.turn_protocol import TurnDriverPreamble
 from standfast.ports.code_engine import SLEEP
 from standfast.ports.session_store import Begun, Blob, SessionStore, Takeover
 from standfast.ports.trace import UNDER

@@ -28,11 +28,11 @@ import msgspec
 from standfast.errors import DepsMissing, InstructionsFailed, InvalidArgument
 from standfast.model.canonical import Json
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
-from standfast.plugins.running import described
 from standfast.plugins.runtime_services import RuntimeServices
 from standfast.tools.context import RunContext
 from standfast.tools.loop_threads import LoopJob, finished, outcome_here
 from standfast.tools.stalls import watched
+from standfast.tools.tracebacks import described
 
 F = TypeVar("F", bound=Callable[..., Any])
 

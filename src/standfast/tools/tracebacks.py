@@ -143,3 +143,13 @@ def _finder() -> SecretFinder:
     from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder  # most calls raise nothing
 
     return SecretFinder(DEFAULT_PATTERNS, (), "[redacted]")
+
+
+def described(error: BaseException) -> str:
+    """Describe an exception, even if its `__str__` raises."""
+    try:
+        text = str(error)
+    except BaseException:
+        text = "(its message cannot be shown)"
+    text = text.encode("utf-8", "replace").decode()[:2000]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

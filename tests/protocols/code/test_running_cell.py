@@ -12,7 +12,7 @@ import pytest
 
 from standfast.errors import EngineFailed, ErrorObject
 from standfast.model.limits import SessionLimits
-from standfast.plugins.protocol import ExecRequest
+from standfast.plugins.turn_protocol import ExecRequest
 from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
 from standfast.protocols.code.running_cell import QUICKLY_STORED_BYTES, ModelCell
 from standfast.protocols.code.values import ReadOnlyValues, SessionReading

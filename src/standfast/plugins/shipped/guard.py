@@ -39,7 +39,7 @@ from standfast.model.directive import ShortCircuitTool, ask_person, deny_call
 from standfast.plugins.contexts import ToolCallHookContext
 from standfast.plugins.hook import hook
 from standfast.plugins.plugin import Plugin
-from standfast.plugins.running import described
+from standfast.tools.tracebacks import described
 
 Verdict = Literal["allow", "deny", "ask"]
 Pattern = Annotated[str, msgspec.Meta(min_length=1)]

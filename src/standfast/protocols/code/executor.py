@@ -29,7 +29,7 @@ from standfast.model.frame import FrameSwitch
 from standfast.model.limits import SessionLimits
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from standfast.model.prompt_record import Reading
-from standfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
+from standfast.plugins.turn_protocol import CodeExecutionContext, ExecRequest, ExecResponse
 from standfast.ports.code_engine import CellEnd, Check
 from standfast.protocols.code.cell_finder import FoundCell, find_cells
 from standfast.protocols.code.memory import STATE_VERSION, CodeMemory, read_memory

@@ -13,7 +13,7 @@ from standfast.model.frame import FrameSwitch
 from standfast.model.message import InputPart, UserMessage
 
 if TYPE_CHECKING:
-    from standfast.plugins.protocol import OutputContract
+    from standfast.plugins.turn_protocol import OutputContract
 
 STATE_VERSION: Final = 1
 

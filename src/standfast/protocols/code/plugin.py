@@ -24,9 +24,10 @@ from standfast.plugins.actions import PluginActionContext, action
 from standfast.plugins.contexts import PromptHookContext
 from standfast.plugins.hook import hook
 from standfast.plugins.plugin import Plugin
-from standfast.plugins.protocol import ProtocolBuildInput, ProtocolSessionPlugin, TurnDriverPreamble
+from standfast.plugins.protocol import ProtocolBuildInput, ProtocolSessionPlugin
 from standfast.plugins.registrar import PluginRegistrar
 from standfast.plugins.turn_hooks import TurnContext
+from standfast.plugins.turn_protocol import TurnDriverPreamble
 from standfast.ports.code_engine import Check
 from standfast.ports.model_provider import ReplyEnded
 from standfast.protocols.code.cell_finder import CellFinder, find_cells

@@ -12,7 +12,7 @@ from standfast.model.canonical import Json
 from standfast.model.capability import GuestException
 from standfast.model.code import Diagnostic, Severity
 from standfast.model.limits import SessionLimits
-from standfast.plugins.protocol import CodeExecutionContext, ExecRequest
+from standfast.plugins.turn_protocol import CodeExecutionContext, ExecRequest
 from standfast.ports import code_engine
 from standfast.protocols.code.memory import CellEnding, Suspended, answer_text
 from standfast.protocols.code.own_functions import CONTINUE_AS, FINISH

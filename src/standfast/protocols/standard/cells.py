@@ -55,8 +55,7 @@ from standfast.model.capability import GuestException
 from standfast.model.code import CellReport
 from standfast.model.frame import FrameSwitch
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
-from standfast.plugins.protocol import CodeExecutionContext, CodeFunctions, ExecRequest, ExecResponse
-from standfast.plugins.running import described
+from standfast.plugins.turn_protocol import CodeExecutionContext, CodeFunctions, ExecRequest, ExecResponse
 from standfast.ports.code_engine import (
     CallAnswer,
     CellCall,
@@ -70,6 +69,7 @@ from standfast.ports.code_engine import (
 from standfast.protocols.standard.cut_report import cut_report
 from standfast.tools.settlement import GUEST_EXCEPTION
 from standfast.tools.threads import Started
+from standfast.tools.tracebacks import described
 
 if TYPE_CHECKING:
     from standfast.plugins.turn_hooks import TurnContext

@@ -6,8 +6,9 @@ from typing import Final
 
 from standfast.errors import ToolNameTaken
 from standfast.plugins.plugin import Plugin
-from standfast.plugins.protocol import ProtocolBuildInput, ProtocolSessionPlugin, TurnDriverPreamble
+from standfast.plugins.protocol import ProtocolBuildInput, ProtocolSessionPlugin
 from standfast.plugins.registrar import PluginRegistrar
+from standfast.plugins.turn_protocol import TurnDriverPreamble
 from standfast.protocols.standard.host import StandardHost
 from standfast.tools.registered_tool import RegisteredTool, native_contract
 

@@ -29,7 +29,7 @@ from standfast.graph.history import messages_of
 from standfast.model.plugin_state import encode_state
 from standfast.model.session import SessionHead
 from standfast.model.task import TaskRecord
-from standfast.plugins.plugin_states import STATE, read_execution
+from standfast.plugins.stored_states import STATE, read_execution
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.materialize import durable_state
 

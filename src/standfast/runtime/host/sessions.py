@@ -40,9 +40,9 @@ from standfast.model.host_requests import (
 from standfast.model.message import UserMessage
 from standfast.model.plugin_state import PluginSessionSnapshot, SessionState, decode_state
 from standfast.model.session import Entry, FrameOpened, SessionCharter, SessionHead, SessionId
-from standfast.plugins.plugin_states import blobs_of, state_record
 from standfast.plugins.running import BuildStep
 from standfast.plugins.session import PluginSession
+from standfast.plugins.stored_states import blobs_of, state_record
 from standfast.ports.session_store import Blob, NewSession, QueuedInput, StateRecord
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.host.service import HostService

@@ -10,7 +10,7 @@ import msgspec
 from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError
 from standfast.model.canonical import Json, check_bounds, to_json
 from standfast.model.task import TaskRecord, TaskSpec, TaskState
-from standfast.plugins.running import described
+from standfast.tools.tracebacks import described
 
 MAX_RESULT_BYTES: Final = 64 * 1024
 """The largest body and the largest result of a task, as JSON."""

@@ -28,13 +28,13 @@ from standfast.durable.journal import new_owner, owner_is_gone, retire
 from standfast.errors import InvalidArgument, MonitorNotFound, StandfastError, StoreError, TaskNotFound
 from standfast.model.events import TaskChanged
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
-from standfast.plugins.running import described
 from standfast.plugins.runtime_services import RuntimeServices
 from standfast.runtime.host import task_changes as changes
 from standfast.runtime.host.async_handles import AsyncHandles
 from standfast.runtime.host.closing import WaitGraph, close_tree
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.turn import detached
+from standfast.tools.tracebacks import described
 
 if TYPE_CHECKING:
     from standfast.ports.host import SessionTask, TaskCancel

@@ -18,12 +18,12 @@ from standfast.model import plugin_state
 from standfast.model.limits import AGENT_TIMEOUT_MS
 from standfast.model.session import SessionCharter, SessionHead, SessionPolicy, same_provider
 from standfast.plugins.contexts import SessionConfigChanged, SessionHosts, SessionRestored, SubagentContext
-from standfast.plugins.plugin_states import STATE, fetch_blobs, journaled_states, read_state
 from standfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization
 from standfast.plugins.running import HookRunner, NoAnswer
 from standfast.plugins.runtime_services import RuntimeServices
 from standfast.plugins.session import FULL, PluginHost, PluginSession, SessionAuthority, SessionBuild
 from standfast.plugins.session_context import NO_OVERLAY, Overlay, SessionContext
+from standfast.plugins.stored_states import STATE, fetch_blobs, journaled_states, read_state
 from standfast.ports.clock import Clock
 from standfast.ports.model_provider import ModelProvider
 from standfast.ports.session_store import JournalEntry, SessionStore

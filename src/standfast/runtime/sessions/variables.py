@@ -16,7 +16,8 @@ from standfast.machine.turn_machine import TurnMachine
 from standfast.model.code import RUN_CODE, CellVariables, Variable
 from standfast.model.plugin_state import PluginSnapshotEntry
 from standfast.model.session import SessionHead
-from standfast.plugins.plugin_states import (
+from standfast.plugins.runtime_services import RuntimeServices
+from standfast.plugins.stored_states import (
     STATE,
     fetch_blobs,
     journaled_states,
@@ -24,7 +25,6 @@ from standfast.plugins.plugin_states import (
     read_named_state,
     read_state,
 )
-from standfast.plugins.runtime_services import RuntimeServices
 from standfast.ports.session_store import JournaledTurn, SessionStore
 from standfast.protocols.code.memory import read_memory
 from standfast.runtime.sessions.time_travel import find_journal, states_after
