@@ -22,22 +22,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from standfast.durable.journal import HEARTBEAT_MS, owner_is_gone
 from standfast.durable.process_identity import boot_id
 from standfast.errors import StandfastError, StoreError, TaskNotFound
-from standfast.model.message import UserMessage
 from standfast.model.outcome import Finished, Stopped, StopReason
 from standfast.model.session import SANDBOX_AGENT, TurnRecord, TurnState
 from standfast.model.task import TaskKind, TaskRecord, TaskState
-from standfast.ports.session_store import CLOCK_TOLERANCE_MS, WORK, SessionStore
+from standfast.ports.session_store import CLOCK_TOLERANCE_MS, WORK
 from standfast.runtime.host import task_changes as changes
 from standfast.runtime.host.closing import WaitGraph
 from standfast.runtime.host.tasks import Tasks, child_of
 from standfast.runtime.sessions.directory import AnyAgent, SessionDirectory
 from standfast.runtime.turn import Turn
+
+if TYPE_CHECKING:
+    from standfast.runtime.monitors.monitors import Monitors
 
 log: Final = logging.getLogger("standfast")
 
@@ -135,27 +137,19 @@ class BackgroundServices:
     """The tasks, monitors and async handles of one open `Runtime`, which creates and closes this object."""
 
     def __init__(self, directory: SessionDirectory, *, takes_over: bool = True) -> None:
-        from standfast.runtime.monitors.monitors import Monitors  # imported only when a runtime opens
-
         self._takes_over = takes_over
         """Whether this process takes over tasks and monitors of dead processes."""
-        services = directory.services
         self.waits = WaitGraph()
         self.tasks = Tasks(directory, self.waits)
-        self.monitors = self.tasks.monitors = Monitors(
-            store=cast(SessionStore, _ReportingStore(services.store, self.tasks.tell)),
-            clock=services.clock,
-            owner=self.tasks.owner,
-            queue_turn=lambda session_id, input_id, text: directory.queue_turn(
-                session_id, input_id, UserMessage(content=text)
-            ),
-            takes_up=directory.works_on,
-        )
         self.watched = self.tasks.handles.watched
         self.session_moved = self.tasks.handles.look
         self.spawn = self.tasks.spawn
         self._directory = directory
         self._looked_s: float | None = None
+
+    @property
+    def monitors(self) -> Monitors:
+        return self.tasks.monitors.opened()
 
     async def session_opened(self, session_id: str) -> None:
         """Start the session's monitors that are armed for its start, if it has any."""
@@ -179,7 +173,7 @@ class BackgroundServices:
         for session_id in {task.session_id for task in live if task.kind is TaskKind.MONITOR}:
             await self._directory.put_to_work(session_id)
         try:
-            await self.monitors.recover(live)
+            await self.tasks.monitors.recover(live)
         except StoreError:
             raise
         except StandfastError as error:
@@ -188,41 +182,12 @@ class BackgroundServices:
     async def forget_session(self, session_id: str) -> None:
         """End the background work of a deleted session."""
         await self.tasks.abandon(session_id)
-        await self.monitors.forget(session_id)
+        await self.tasks.monitors.forget(session_id)
 
     async def close(self) -> None:
         with contextlib.suppress(StoreError):
-            await self.monitors.close()
+            await self.tasks.monitors.close()
         await self.tasks.close()
-
-
-class _ReportingStore:
-    """The store for monitors, which also publishes an event when a monitor's task begins, changes or ends."""
-
-    def __init__(self, store: SessionStore, tell: Callable[[TaskRecord], None]) -> None:
-        self._store = store
-        self._tell = tell
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def add_task(self, record: TaskRecord) -> None:
-        await self._store.add_task(record)
-        self._tell(record)
-
-    async def change_task(
-        self, session_id: str, task_id: str, change: Callable[[TaskRecord], TaskRecord]
-    ) -> TaskRecord:
-        before: list[TaskState] = []
-
-        def noting(task: TaskRecord) -> TaskRecord:
-            before.append(task.state)
-            return change(task)
-
-        after = await self._store.change_task(session_id, task_id, noting)
-        if before and before[-1] is not after.state:
-            self._tell(after)
-        return after
 
 
 class RecoveryLoop:

@@ -32,13 +32,13 @@ from standfast.plugins.runtime_services import RuntimeServices
 from standfast.runtime.host import task_changes as changes
 from standfast.runtime.host.async_handles import AsyncHandles
 from standfast.runtime.host.closing import WaitGraph, close_tree
+from standfast.runtime.host.runtime_monitors import RuntimeMonitors
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.turn import detached
 from standfast.tools.tracebacks import described
 
 if TYPE_CHECKING:
     from standfast.ports.host import SessionTask, TaskCancel
-    from standfast.runtime.monitors.monitors import Monitors
 
 GRACE_S: Final = 1.0
 """How long a cancelled task may take to end."""
@@ -175,8 +175,6 @@ class TaskHandle:
 class Tasks:
     """The tasks of one open `Runtime`. Used on the runtime's loop."""
 
-    monitors: Monitors
-
     def __init__(self, directory: SessionDirectory, waits: WaitGraph) -> None:
         self._directory = directory
         self._waits = waits
@@ -185,6 +183,7 @@ class Tasks:
         self.owner = new_owner(self._services.settings.epoch)
         self.ends = LateTasks()
         self.hidden = HiddenTasks(self._services, self.ends)
+        self.monitors = RuntimeMonitors(directory, self.owner, self.tell)
         self.handles = AsyncHandles(directory, self.let_go_of)
         self._handles: dict[tuple[str, str], TaskHandle] = {}
         self._coming: list[TaskHandle] = []
@@ -314,7 +313,7 @@ class Tasks:
         match record.kind:
             case TaskKind.MONITOR:
                 with contextlib.suppress(MonitorNotFound):
-                    await self.monitors.stop(session_id, task_id)
+                    await self.monitors.opened().stop(session_id, task_id)
                 after = await self._store.task(session_id, task_id)
                 if after is None:
                     raise TaskNotFound(session_id, task_id)
