@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -121,8 +120,7 @@ R = TypeVar("R", bound=Reply)
 Entries = Iterable[Reply | Mapping[str, Any] | str]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelScript:
+class ModelScript(msgspec.Struct, frozen=True):
     """A script with replies or rules."""
 
     replies: tuple[Reply, ...] = ()
@@ -195,8 +193,7 @@ def _parsed(text: str, where: str) -> Json:
         raise InvalidArgument(f"{where} is not JSON: {error}") from None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PreparedReply:
+class PreparedReply(msgspec.Struct, frozen=True, eq=False):
     """A scripted reply with its deltas and its end."""
 
     deltas: tuple[ModelDelta, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +111,7 @@ class CompletionService(HostService):
                 session_id=self.session_id,
                 turn_id="",
                 call_number=head.model_calls + 1,
-                idempotency_key=f"{self.session_id}.direct.{secrets.token_hex(8)}",
+                idempotency_key=f"{self.session_id}.direct.{os.urandom(8).hex()}",
                 read_blob=request.read_blob or self.services.store.blob,
             )
             cost_of = self.services.cost_of(model.model_id)

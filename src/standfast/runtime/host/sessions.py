@@ -19,7 +19,7 @@ Rules
 
 from __future__ import annotations
 
-import secrets
+import os
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -109,7 +109,7 @@ def new_session(
     fork_of, at, entries = _history_of(start, maker)
     if request.first_turn_input is not None:
         first = QueuedInput(
-            input_id=f"first_{secrets.token_hex(8)}",
+            input_id=f"first_{os.urandom(8).hex()}",
             session_id=session_id,
             kind="first",
             message=request.first_turn_input,
@@ -233,7 +233,7 @@ class LifecycleService(HostService):
             now_ms=self._directory.now_ms(),
             declared=declared,
         )
-        session_id = SessionId(request.session_id or f"s-{secrets.token_hex(12)}")
+        session_id = SessionId(request.session_id or f"s-{os.urandom(12).hex()}")
         charter = charter_of(request, maker)
         forked, inherited = None, Inherited()
         if request.plugins == "inherited":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, Unpack
 
@@ -332,7 +332,7 @@ class SessionPlugins(_SessionChanges):
             return answer
 
         spec = TaskSpec(
-            id=f"action.{name}.{secrets.token_hex(6)}",
+            id=f"action.{name}.{os.urandom(6).hex()}",
             label=name,
             body={"action": name, "arguments": arguments},
         )
