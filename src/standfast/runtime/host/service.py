@@ -198,7 +198,7 @@ def _forwarding(name: str, member: Any, check: Callable[[str], None] | None) -> 
         return answer
 
     call.__name__, call.__qualname__, call.__doc__ = name, name, member.__doc__
-    call.__signature__ = inspect.signature(member)  # type: ignore[attr-defined]
+    call.__wrapped__ = member  # type: ignore[attr-defined]  # for `inspect.signature`
     return call
 
 
