@@ -97,7 +97,7 @@ def test_a_service_has_exactly_the_methods_of_the_seed(service: str) -> None:
 def test_a_role_has_a_method_or_no_such_attribute(role: str, method: str) -> None:
     """Seed: the role compositions, checked for every role and every method."""
     whole = Whole()
-    seen = view(whole, _role(role))
+    seen = view(lambda: whole, _role(role))
     if method in _may(role):
         assert asyncio.run(getattr(seen, method)("s")) == method
         assert whole.called == [method]
@@ -109,7 +109,7 @@ def test_a_role_has_a_method_or_no_such_attribute(role: str, method: str) -> Non
 @pytest.mark.parametrize("role", SEED_ROLES)
 def test_a_view_has_only_the_methods_of_its_role(role: str) -> None:
     """Ours: nothing can be added to a view either."""
-    seen = view(Whole(), _role(role))
+    seen = view(Whole, _role(role))
     assert {name for name in dir(seen) if not name.startswith("_")} == _may(role)
     with pytest.raises(AttributeError):
         seen.more = 1
@@ -117,7 +117,7 @@ def test_a_view_has_only_the_methods_of_its_role(role: str) -> None:
 
 def test_the_methods_of_a_view_have_the_signatures_of_the_protocol() -> None:
     """Ours: `help` and editors show the parameters."""
-    seen = view(Whole(), _role("HistoryHost"))
+    seen = view(Whole, _role("HistoryHost"))
     assert list(inspect.signature(seen.start_turn).parameters) == ["session_id", "input"]
     assert seen.start_turn.__doc__ == ports.TurnHost.start_turn.__doc__
 
@@ -172,7 +172,7 @@ def test_a_wrapper_that_holds_the_host_would_be_detected() -> None:
 def test_no_attribute_of_a_view_leads_to_the_host(role: str) -> None:
     """Ours: a role's host does not expose the whole host."""
     whole = Whole()
-    seen = view(whole, _role(role))
+    seen = view(lambda: whole, _role(role))
     assert not any(one is whole for one in _reachable(seen))
     assert not any(one is whole for name in _may(role) for one in _reachable(getattr(seen, name)))
 
@@ -303,7 +303,7 @@ def test_within_a_hook_the_plugins_own_host_has_only_the_hooks_services(kind: st
 
     async def main() -> set[str]:
         HOOK.set(kind)
-        own, could = plugin_view(Whole()), set()
+        own, could = plugin_view(Whole), set()
         for name in METHODS:
             with contextlib.suppress(ServiceUnavailable):
                 await getattr(own, name)("s")

@@ -8,6 +8,7 @@ them, `SessionDirectory`, `RecoveryLoop` and `BackgroundServices`. Their modules
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -250,10 +251,15 @@ class Runtime:
         background = directory.background = BackgroundServices(directory, takes_over=self._keeper)
 
         def hosts_of(session_id: str) -> SessionHosts:
-            from standfast.runtime.host.runtime_host import RuntimeHost
             from standfast.runtime.host.service import session_views
 
-            return session_views(RuntimeHost(directory, background, session_id))
+            @functools.cache
+            def host() -> RuntimeSessionHost:
+                from standfast.runtime.host.runtime_host import RuntimeHost
+
+                return RuntimeHost(directory, background, session_id)
+
+            return session_views(host)
 
         directory.hosts_of = hosts_of
         self._directory, self._background = directory, background

@@ -133,22 +133,25 @@ ROLE_OF_HOOK: Final[dict[str, type | None]] = {
 }
 """The role of each kind of hook; None means that it may call no services."""
 
-_hosts: Final[WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()
+GetHost = Callable[[], object]
+"""Returns the host of a session, which is created when a service is first called."""
+
+_hosts: Final[WeakKeyDictionary[Any, GetHost]] = WeakKeyDictionary()
 
 
-def view(host: object, role: type[R]) -> R:
+def view(get_host: GetHost, role: type[R]) -> R:
     """Return a view of a host with the methods of *role*."""
     kind: Any = role
     made: R = _view_class(kind, role.__name__, None)()
-    _hosts[made] = host
+    _hosts[made] = get_host
     return made
 
 
-def plugin_view(host: object) -> ports.PluginActionHost:
+def plugin_view(get_host: GetHost) -> ports.PluginActionHost:
     """Return a plugin's own view of the host; in a hook, only the methods of the hook's role work."""
     kind = _view_class(ports.PluginActionHost, "PluginHost", _require_role)
     made: ports.PluginActionHost = kind()
-    _hosts[made] = host
+    _hosts[made] = get_host
     return made
 
 
@@ -186,7 +189,7 @@ def _forwarding(name: str, member: Any, check: Callable[[str], None] | None) -> 
     async def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if check is not None:
             check(name)
-        host = _hosts[self]
+        host: Any = _hosts[self]()
         method, services = getattr(host, name), host.services if isinstance(host, HostService) else None
         if services is None or not host.is_open or asyncio.get_running_loop() is services.home:
             return await method(*args, **kwargs)
@@ -224,17 +227,17 @@ def _roles() -> dict[str, type]:
 class _SessionViews:
     """The `SessionHosts` of a session; each view is created at its first use."""
 
-    def __init__(self, host: ports.RuntimeSessionHost) -> None:
-        self._host = host
+    def __init__(self, get_host: GetHost) -> None:
+        self._get_host = get_host
 
     def __getattr__(self, name: str) -> Any:
         if (role := _roles().get(name)) is None:
             raise AttributeError(name)
-        made = plugin_view(self._host) if name == "session" else view(self._host, role)
+        made = plugin_view(self._get_host) if name == "session" else view(self._get_host, role)
         setattr(self, name, made)
         return made
 
 
-def session_views(host: ports.RuntimeSessionHost) -> SessionHosts:
+def session_views(get_host: GetHost) -> SessionHosts:
     """Return the views of one session's host: one for each role, and the plugin's own."""
-    return cast(SessionHosts, _SessionViews(host))
+    return cast(SessionHosts, _SessionViews(get_host))
