@@ -57,6 +57,7 @@ def _take_back_last_migrations(db: apsw.Connection) -> None:
     for name in ("sandbox_sessions", "sandbox_retired", "sandbox_runs", "sandbox_calls", "sandbox_leftovers"):
         db.execute(made[name])
     db.execute("DROP TABLE journals")
+    db.execute(made["journal_by_turn"])
     db.execute("ALTER TABLE snapshots RENAME TO sandbox_snapshots")
     db.execute("ALTER TABLE plugin_records RENAME TO shelf")
     db.execute("UPDATE standfast_schema SET version = 1 WHERE component = 'sandbox'")

@@ -196,6 +196,8 @@ class Transaction:
     With *database_clock*, leases use the server's time instead of the caller's.
     """
 
+    indexes_journal = True
+
     def __init__(self, raw: psycopg.Connection[Row], address: Address, *, database_clock: bool) -> None:
         self._raw = raw
         self._address = address

@@ -5,7 +5,8 @@ Rules
 1. Keys and journal positions come from sequences, because transactions of many processes run concurrently.
    One step of the journal's sequence leaves room for `ENTRIES_PER_WRITE` entries.
 2. The journal of a turn is read through its index. SQLite reads the whole table, because a damaged index of
-   its file could hide an entry; PostgreSQL's checksums cover the pages of indexes (`settings`).
+   its file could hide an entry; PostgreSQL's checksums cover the pages of indexes (`settings`). SQLite's
+   journal has no index any more (`rows`).
 3. The server searches texts for digests of blobs, so that the texts need not be sent.
 """
 
@@ -27,6 +28,7 @@ _DIGESTS: Final = (
 _FRAGMENTS: Final = {
     rows.NEXT_SEGMENT: "nextval('segments_key')",
     rows.LAST_ENTRY: f"nextval('journal_seq') * {ENTRIES_PER_WRITE}",
+    rows.JOURNALED: "(SELECT count(*) FROM journal WHERE turn_id = t.turn_id)",
     rows.JOURNAL: f"{rows.ENTRIES} WHERE turn_id = ? ORDER BY seq",
     rows.UPDATED_AT: "coalesce(standfast_in_head(head, 'updated_at')::bigint, 1000000000000000)",
     rows.OF_AGENT: "coalesce(standfast_in_head(head, 'agent') = ?, true)",

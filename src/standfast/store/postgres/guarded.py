@@ -97,6 +97,8 @@ class StatementRecorder:
     claimant's clock if it is None.
     """
 
+    indexes_journal = True
+
     def __init__(self, now_ms: int | None) -> None:
         self._now_ms = now_ms
         self.known: tuple[tuple[str, tuple[Any, ...]], Row] | None = None
@@ -252,7 +254,7 @@ class GuardedSave(_LeasedWrite):
         place = lifecycle.SavePlace(
             known.session.key, turn.last_entry, turn.turn.record.cancel_requested, injected=False
         )
-        self.result = lifecycle.save_at(db, place, self._save)
+        self.result, _ = lifecycle.save_at(db, place, self._save)
         made = self.result.checkpoint
         entries = self._save.entries if made is None else (*self._save.entries, made)
         if not entries or turn.last_entry % ENTRIES_PER_WRITE + len(entries) >= ENTRIES_PER_WRITE:

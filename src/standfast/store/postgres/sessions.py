@@ -97,7 +97,7 @@ class PostgresSessionStore(SqlSessionStore):
             brief_of=turn.session_id,
         )
         if isinstance(begun, port.Begun):
-            self._running[turn.session_id] = lifecycle.SavedEntries()
+            self._running[turn.session_id] = lifecycle.SavedEntries(begun.lease.fence)
         return begun
 
     async def save(self, lease: port.Lease, save: port.Save) -> port.Saved:

@@ -37,7 +37,12 @@ class ResultRows(Protocol):
 
 
 class Connection(Protocol):
-    """A connection inside a transaction."""
+    """A connection inside a transaction.
+
+    `indexes_journal` tells whether the journal has a unique index of turn, name and kind.
+    """
+
+    indexes_journal: bool
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> ResultRows: ...
 

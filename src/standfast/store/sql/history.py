@@ -191,7 +191,7 @@ def make(db: Connection, new: NewSession) -> SessionHead:
         record = rules.new_record(new.turn, head.created_at)
         rows.insert_turn(db, StoredTurn(record, session.key, body))
         last: int = db.execute(f"SELECT {rows.LAST_ENTRY}").get
-        rows.append_journal(db, record.turn_id, new.journal, (), last)
+        rows.append_journal(db, record.turn_id, new.journal, (), last, {})
         db.announce(WORK)
     return rows.require_session(db, head.session_id).head
 

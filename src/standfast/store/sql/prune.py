@@ -94,7 +94,7 @@ def _delete(db: Connection, key: int, family: int) -> tuple[int, int]:
     for (turn_id,) in db.execute(
         "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended'", (key,)
     ).fetchall():
-        db.execute("DELETE FROM journal WHERE turn_id = ?", (turn_id,))
+        rows.delete_journal(db, str(turn_id))
         waits.drop(db, str(turn_id))
     db.execute("DELETE FROM journals WHERE key IN (SELECT key FROM turns WHERE session = ?)", (key,))
     db.execute("DELETE FROM turns WHERE session = ?", (key,))

@@ -12,13 +12,16 @@ Rules
 4. Data in the graph is not stored twice. If the turn's answer is its last reply, and the records of its calls
    are those of its results, the row `echoes` them: a reader takes both from the segment of the same name. The
    journal of an ended turn is compressed against its nodes (`packing`).
+5. A turn has one journal entry of each name and kind. In PostgreSQL a unique index refuses a second one. In
+   SQLite the index would double the pages that a save writes, so `append_journal` refuses it: it is passed
+   the places of the turn's rows, or reads them. `turns` has the rule by which cached places are valid.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
 
 import msgspec
@@ -95,6 +98,8 @@ _ACTIVE: Final = (
     "UNION SELECT session FROM inputs WHERE kind = 'queue')"
 )
 _OPEN: Final = "sessions.id = ? AND turns.state <> 'ended'"
+Places = dict[tuple[str, str], int]
+"""The `seq` of the rows that a turn has in the journal, by name and kind."""
 _ADD_ENTRY: Final = "INSERT INTO journal (seq, turn_id, name, kind, digest, body) VALUES (?, ?, ?, ?, ?, ?)"
 _ADD_ENTRIES: Final = {6 * rows: _ADD_ENTRY + ", (?, ?, ?, ?, ?, ?)" * (rows - 1) for rows in range(1, 5)}
 """The statements that add up to four entries, by the number of their values. Few saves have more."""
@@ -104,7 +109,11 @@ _REPLACE_ENTRY: Final = (
     "DO UPDATE SET seq = excluded.seq, digest = excluded.digest, body = excluded.body "
     "WHERE journal.seq < excluded.seq"
 )
+_PLACES: Final = "SELECT name, kind, seq FROM journal WHERE turn_id = ?"
+_DELETE_ENTRIES: Final = "DELETE FROM journal WHERE seq IN (SELECT value FROM json_each(?))"
 LAST_ENTRY: Final = "(SELECT coalesce(max(seq), 0) FROM journal)"
+# PostgreSQL counts the turn's rows; SQLite would read the whole table.
+JOURNALED: Final = "(SELECT EXISTS (SELECT 1 FROM journal))"
 # Read whole, and with what belongs to no unfinished turn: an entry whose turn cannot be determined must not
 # be overlooked, or its effect would happen again.
 JOURNAL: Final = """
@@ -662,9 +671,53 @@ def _records(entries: tuple[Entry, ...]) -> tuple[ExternalCallRecord, ...]:
 
 
 def append_journal(
+    db: Connection,
+    turn_id: str,
+    entries: tuple[JournalEntry, ...],
+    blobs: tuple[Blob, ...],
+    last: int,
+    places: Places | None = None,
+) -> Places:
+    """Append entries after *last*, and the digests of *blobs*, which are kept as long as the journal.
+
+    *places* are those of all rows of the turn, None if they are not known. Return the places of the new rows;
+    of all rows of the turn if *places* is None.
+    """
+    if db.indexes_journal:
+        _append_indexed(db, turn_id, entries, blobs, last)
+        return {}
+    found = _find_places(db, turn_id) if places is None else places
+    added: Places = {}
+    values: list[str | int | bytes] = []
+    replaced: list[int] = []
+    for seq, entry in enumerate(entries, last + 1):
+        key = entry.key, entry.kind
+        if key in found or key in added:
+            if entry.kind != "state":
+                raise rules.already_journaled(turn_id, entry.key)
+            if key in found:
+                replaced.append(found[key])
+            if key in added:
+                at = 6 * [*added].index(key)
+                del added[key], values[at : at + 6]
+        added[key] = seq
+        values += _entry_row(seq, turn_id, entry.key, entry.kind, entry.body)
+    for seq, blob in enumerate(blobs, last + len(entries) + 1):
+        if (name := (blob.digest, _BLOB)) not in found and name not in added:
+            added[name] = seq
+            values += _entry_row(seq, turn_id, blob.digest, _BLOB, blob.digest.encode())
+    if replaced:
+        _delete_entries(db, replaced)
+    for at in range(0, len(values), _MOST_VALUES):
+        some = values[at : at + _MOST_VALUES]
+        db.execute(_ADD_ENTRIES[len(some)], some)
+    return added if places is not None else found | added
+
+
+def _append_indexed(
     db: Connection, turn_id: str, entries: tuple[JournalEntry, ...], blobs: tuple[Blob, ...], last: int
 ) -> None:
-    """Append entries after *last*, and the digests of *blobs*, which are kept as long as the journal."""
+    """Append entries without reading: the unique index of the journal refuses those that it already has."""
     added: list[str | int | bytes] = []
     for seq, entry in enumerate(entries, last + 1):
         row = _entry_row(seq, turn_id, entry.key, entry.kind, entry.body)
@@ -678,6 +731,22 @@ def append_journal(
     for seq, blob in enumerate(blobs, last + len(entries) + 1):
         row = _entry_row(seq, turn_id, blob.digest, _BLOB, blob.digest.encode())
         db.execute(f"{_ADD_ENTRY} ON CONFLICT DO NOTHING", row)
+
+
+def delete_journal(db: Connection, turn_id: str, places: Mapping[tuple[str, str], int] | None = None) -> None:
+    """Delete the turn's rows. Without *places*, those of all its rows, SQLite reads the whole journal."""
+    if places is None or db.indexes_journal:
+        db.execute("DELETE FROM journal WHERE turn_id = ?", (turn_id,))
+    elif places:
+        _delete_entries(db, places.values())
+
+
+def _delete_entries(db: Connection, seqs: Iterable[int]) -> None:
+    db.execute(_DELETE_ENTRIES, (encode(tuple(seqs)).decode(),))
+
+
+def _find_places(db: Connection, turn_id: str) -> Places:
+    return {(name, kind): seq for name, kind, seq in db.execute(_PLACES, (turn_id,)).fetchall()}
 
 
 def journal(db: Connection, turn_id: str) -> tuple[JournalEntry, ...]:

@@ -308,7 +308,7 @@ class SqlSessionStore(ABC):
             db, turn, claimant, self._owner_is_dead
         )
         session_id = turn.session_id
-        mine = lifecycle.SavedEntries()
+        mine = lifecycle.SavedEntries(places={})
         self._running.setdefault(session_id, mine)
         begun: port.Begun | port.Repeated | None = None
         try:
@@ -320,6 +320,7 @@ class SqlSessionStore(ABC):
             return begun
         finally:
             if isinstance(begun, port.Begun):
+                mine.fence = begun.lease.fence
                 self._running[session_id] = mine
             elif self._running.get(session_id) is mine:
                 del self._running[session_id]
@@ -335,7 +336,8 @@ class SqlSessionStore(ABC):
             db, turn_id, claimant, self._owner_is_dead
         )
         taken = await self._write(job, brief_of="")
-        self._running[taken.lease.session_id] = lifecycle.SavedEntries(taken.journal)
+        saved = lifecycle.SavedEntries(taken.lease.fence, taken.journal)
+        self._running[taken.lease.session_id] = saved
         return taken
 
     async def save(self, lease: port.Lease, save: port.Save) -> port.Saved:
@@ -344,11 +346,11 @@ class SqlSessionStore(ABC):
         session_id = lease.session_id
         scope = WriteScope(session_id, ((lifecycle.TO_SAVE, (save.turn_id,)),))
         brief_of = session_id if is_brief(save) else None
-        known = self._running.get(session_id)
-        place = None if known is None else known.place
+        known = self._saved_under(lease)
+        place, places = (None, None) if known is None else (known.place, known.take_places(save))
         try:
-            saved, next_place = await self._write(
-                lambda db: self._save(db, lease, save, place), scope, brief_of=brief_of
+            saved, next_place, added = await self._write(
+                lambda db: self._save(db, lease, save, place, places), scope, brief_of=brief_of
             )
         except BaseException:  # the outcome is unknown to a caller that stops waiting
             if known is not None:
@@ -357,20 +359,41 @@ class SqlSessionStore(ABC):
         if known is not None:
             known.add(save.entries if saved.checkpoint is None else (*save.entries, saved.checkpoint))
             known.place = next_place
+            if places is not None:
+                places.update(added)
+            known.return_places(save, added if places is None else places)
         return saved
 
+    def _saved_under(self, lease: port.Lease) -> lifecycle.SavedEntries | None:
+        """Return what the turn under *lease* has saved, if this store granted the lease."""
+        known = self._running.get(lease.session_id)
+        return known if known is not None and known.fence == lease.fence else None
+
     def _save(
-        self, db: Any, lease: port.Lease, save: port.Save, known: lifecycle.SavePlace | None
-    ) -> tuple[port.Saved, lifecycle.SavePlace | None]:
-        """Save; return also where the next save goes if the database can tell that it is *known* then."""
-        return lifecycle.save(db, lease, save), None
+        self,
+        db: Any,
+        lease: port.Lease,
+        save: port.Save,
+        known: lifecycle.SavePlace | None,
+        places: rows.Places | None,
+    ) -> tuple[port.Saved, lifecycle.SavePlace | None, rows.Places]:
+        """Save; return also where the next save goes, and the places of the new rows.
+
+        The next save goes there if the database can tell that it is *known* then.
+        """
+        return lifecycle.save(db, lease, save), None, {}
 
     async def park(self, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
         if save.blobs:
             save = _replace(save, blobs=await self._placed(save.blobs))
         scope = WriteScope(lease.session_id, ((lifecycle.TO_SAVE, (save.turn_id,)),))
         brief_of = lease.session_id if is_brief(save) else None
-        await self._write(lambda db: lifecycle.park(db, lease, save, summary), scope, brief_of=brief_of)
+        known = self._saved_under(lease)
+        places = None if known is None else known.take_places(save)
+        job: Callable[[Connection], None] = lambda db: lifecycle.park(  # noqa: E731
+            db, lease, save, summary, places
+        )
+        await self._write(job, scope, brief_of=brief_of)
         self._running.pop(lease.session_id, None)
 
     async def commit(self, lease: port.Lease, commit: port.TurnCommit) -> SessionHead | port.CommitRefused:
@@ -378,7 +401,7 @@ class SqlSessionStore(ABC):
             commit = _replace(commit, blobs=await self._placed(commit.blobs))
         entries = rows.encode(commit.entries)
         alone = not commit.enqueue or all(item.session_id == lease.session_id for item in commit.enqueue)
-        saved = self._running.get(lease.session_id)
+        saved = self._saved_under(lease)
         done = await self._write(
             lambda db: lifecycle.commit(db, lease, commit, entries, saved),
             WriteScope(lease.session_id, lifecycle.commit_reads(commit.turn_id)) if alone else None,

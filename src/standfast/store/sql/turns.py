@@ -7,9 +7,16 @@ in one statement, and writes the lease and the turn; `commit` reads session and 
 writes the segment, the session and the turn. These statements also check for data that most turns lack
 (journal, waits, inputs, approvals), so that it is accessed only if it exists.
 
-Rule: every write of a turn reads the lease in the same transaction, unless the database can tell that nothing
-was written to it since the turn's last write. If the fence or the owner differs, or there
-is no lease, it raises `LeaseLost` and writes nothing.
+Rules
+-----
+1. Every write of a turn reads the lease in the same transaction, unless the database can tell that nothing
+   was written to it since the turn's last write. If the fence or the owner differs, or there is no lease, it
+   raises `LeaseLost` and writes nothing.
+2. A turn's journal changes only under its lease, and a lease is used through one store: the one that began or
+   took over the turn. So the places of its rows, which SQLite's journal has no index for, are cached from one
+   save to the next (`SavedEntries`). A store that has not cached them for this lease reads the journal. It
+   forgets them when a save begins and learns them when it ends, so that neither a save whose outcome is
+   unknown nor two saves at once leave a wrong cache.
 """
 
 from __future__ import annotations
@@ -55,7 +62,7 @@ SELECT s.key, s.id, s.family, s.leaf_key, s.fence, s.owner, s.until_ms, s.digest
 _OF_TURN: Final = "FROM turns t JOIN sessions s ON s.key = t.session WHERE t.turn_id = ?"
 TO_SAVE: Final = f"{_HELD}, {rows.LAST_ENTRY} {_OF_TURN}"
 _TO_COMMIT: Final = f"""{_HELD}, {rows.NEXT_SEGMENT},
-    (SELECT count(*) FROM journal WHERE turn_id = t.turn_id),
+    {rows.JOURNALED},
     EXISTS (SELECT 1 FROM waits WHERE turn_id = t.turn_id)
         OR EXISTS (SELECT 1 FROM approvals WHERE run_id = t.turn_id AND state = 'pending'),
     {rows.LAST_ENTRY}
@@ -90,19 +97,34 @@ class SavePlace(msgspec.Struct, frozen=True, gc=False):
 
 
 class SavedEntries:
-    """The journal entries that a turn running here has saved.
+    """The journal entries that a turn running here has saved under the lease with *fence*.
 
     `entries` is its journal, None if it is large or if not all of it is known. `place` is where its next save
-    goes if nothing else is written before it.
+    goes if nothing else is written before it. `places` are those of its rows, None if they are not known.
     """
 
-    __slots__ = ("entries", "place", "size")
+    __slots__ = ("_latest", "entries", "fence", "place", "places", "size")
 
-    def __init__(self, entries: Iterable[port.JournalEntry] = ()) -> None:
+    def __init__(
+        self, fence: int = 0, entries: Iterable[port.JournalEntry] = (), places: rows.Places | None = None
+    ) -> None:
+        self.fence = fence
         self.entries: dict[tuple[str, str], port.JournalEntry] | None = {}
         self.size = 0
         self.place: SavePlace | None = None
+        self.places = places
+        self._latest: port.Save | None = None
         self.add(entries)
+
+    def take_places(self, save: port.Save) -> rows.Places | None:
+        """Return the places of the rows that there are before *save*; they are not known until it ends."""
+        places, self.places, self._latest = self.places, None, save
+        return places
+
+    def return_places(self, save: port.Save, places: rows.Places) -> None:
+        """Set the places of the rows after *save*, unless another save has begun in the meantime."""
+        if self._latest is save:
+            self.places = places
 
     def add(self, entries: Iterable[port.JournalEntry]) -> None:
         """Record that *entries* were saved."""
@@ -115,9 +137,9 @@ class SavedEntries:
         if self.size > _MAX_KEPT_BYTES:
             self.entries = None
 
-    def known(self, rows: int) -> tuple[port.JournalEntry, ...] | None:
-        """Return the journal if it has as many entries as there are stored *rows*, otherwise None."""
-        if self.entries is None or len(self.entries) != rows:
+    def known(self, rows: int | None = None) -> tuple[port.JournalEntry, ...] | None:
+        """Return the journal if it is known, and has as many entries as *rows* if they were counted."""
+        if self.entries is None or rows not in (None, len(self.entries)):
             return None
         return tuple(self.entries.values())
 
@@ -125,8 +147,8 @@ class SavedEntries:
 class HeldTurn(msgspec.Struct, frozen=True, gc=False):
     """A running turn whose lease was checked, with the related data.
 
-    `next_segment` is the key of the next segment. `journaled` counts the rows of the journal; `saved` is the
-    journal, if it is known.
+    `next_segment` is the key of the next segment. `journaled` is 0 if the journal has no row of the turn.
+    `saved` is the turn's journal and `places` those of its rows, if they are known.
     """
 
     session: StoredSession
@@ -137,6 +159,7 @@ class HeldTurn(msgspec.Struct, frozen=True, gc=False):
     waits: bool
     last_entry: int
     saved: tuple[port.JournalEntry, ...] | None = None
+    places: rows.Places | None = None
 
 
 Reads = tuple[tuple[str, tuple[str, ...]], ...]
@@ -212,7 +235,7 @@ def take_over(db: Connection, turn_id: str, claimant: port.Claimant, is_dead: ru
 
 
 def save(db: Connection, lease: port.Lease, save: port.Save) -> port.Saved:
-    return save_at(db, find_place(db, lease, save.turn_id), save)
+    return save_at(db, find_place(db, lease, save.turn_id), save)[0]
 
 
 def find_place(db: Connection, lease: port.Lease, turn_id: str) -> SavePlace:
@@ -220,9 +243,15 @@ def find_place(db: Connection, lease: port.Lease, turn_id: str) -> SavePlace:
     return _place(_leased_row(db, lease, turn_id, TO_SAVE))
 
 
-def park(db: Connection, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
+def park(
+    db: Connection,
+    lease: port.Lease,
+    save: port.Save,
+    summary: TurnSummary,
+    places: rows.Places | None = None,
+) -> None:
     row = _leased_row(db, lease, save.turn_id, TO_SAVE)
-    save_at(db, _place(row), save)
+    save_at(db, _place(row), save, places)
     waits.stand(db, save.turn_id, summary.outcome)
     session, turn = _decoded(row)
     rows.update_turn(db, _replace(turn, record=rules.parked(turn.record, summary)))
@@ -237,7 +266,10 @@ def commit(
     saved: SavedEntries | None = None,
 ) -> SessionHead | port.CommitRefused:
     """End a turn. *entries* are the commit's encoded entries; *saved* is the journal as far as known."""
-    held = held_of(_leased_row(db, lease, commit.turn_id, _TO_COMMIT), saved)
+    held = held_of(_leased_row(db, lease, commit.turn_id, _TO_COMMIT))
+    if saved is not None and ((places := saved.places) is not None or db.indexes_journal):
+        journal = saved.known(held.journaled if db.indexes_journal else None)
+        held = _replace(held, saved=journal, places=places)
     cancelled = held.turn.record.cancel_requested
     if (refused := rules.refuse_commit(commit, cancelled, held.injected)) is not None:
         return refused
@@ -271,7 +303,7 @@ def commit_held(db: Connection, held: HeldTurn, commit: port.TurnCommit, entries
         nodes = entries if commit.entries else b""
         rows.keep_journal(db, held.turn, (*saved, *commit.journal), nodes, commit.now_ms)
     if held.journaled:
-        db.execute("DELETE FROM journal WHERE turn_id = ?", (commit.turn_id,))
+        rows.delete_journal(db, commit.turn_id, held.places)
     if held.waits:
         waits.drop(db, commit.turn_id)
     if held.injected:
@@ -375,11 +407,10 @@ def is_leased(row: Row | None, lease: port.Lease) -> bool:
     return (row[4], row[5], row[11]) == (lease.fence, lease.owner, TurnState.RUNNING)
 
 
-def held_of(row: Row, saved: SavedEntries | None = None) -> HeldTurn:
+def held_of(row: Row) -> HeldTurn:
     """Return the turn and its session of a row that `commit_reads` found and `is_leased` checked."""
     session, turn = _decoded(row)
-    journal = None if saved is None else saved.known(row[24])
-    return HeldTurn(session, turn, bool(row[22]), row[23], row[24], bool(row[25]), row[26], journal)
+    return HeldTurn(session, turn, bool(row[22]), row[23], row[24], bool(row[25]), row[26])
 
 
 def _decoded(row: Row) -> tuple[StoredSession, StoredTurn]:
@@ -403,16 +434,19 @@ def _leased_row(db: Connection, lease: port.Lease, turn_id: str, sql: str) -> Ro
     raise LeaseLost(lease.session_id)
 
 
-def save_at(db: Connection, place: SavePlace, save: port.Save) -> port.Saved:
+def save_at(
+    db: Connection, place: SavePlace, save: port.Save, places: rows.Places | None = None
+) -> tuple[port.Saved, rows.Places]:
+    """Save; return also what `rows.append_journal` returns, which is passed *places*."""
     entries = save.entries
     checkpoint = None
     if save.make_checkpoint is not None:
         claimed = inputs.claim_injected(db, place.session_key) if place.injected else ()
         checkpoint = save.make_checkpoint(claimed)
         entries = (*entries, checkpoint)
-    rows.append_journal(db, save.turn_id, entries, save.blobs, place.last_entry)
+    added = rows.append_journal(db, save.turn_id, entries, save.blobs, place.last_entry, places)
     if save.blobs:
         inputs.put_blobs(db, save.blobs)
     if save.waits or save.approvals:
         waits.save(db, save)
-    return port.Saved(cancel_requested=place.cancelled, checkpoint=checkpoint)
+    return port.Saved(cancel_requested=place.cancelled, checkpoint=checkpoint), added

@@ -67,6 +67,7 @@ class SqliteConnection(apsw.Connection):
     """A connection to a file. It has the only write transaction, so there is nothing to lock."""
 
     patience: LockWait
+    indexes_journal = False
 
     def insert_new(
         self, sql: str, values: Sequence[Any], refusal: Callable[..., Exception], *about: Any

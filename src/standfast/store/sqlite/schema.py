@@ -242,6 +242,10 @@ SESSIONS: Final[tuple[Migration, ...]] = (
     -- From here on, bodies of segments and journals may be packed (`packing`). The tables are unchanged: the
     -- version is raised so that programs that cannot unpack them refuse the file.
     """,
+    """
+    -- Every save wrote a page of it. `rows` finds a turn's entries without it.
+    DROP INDEX journal_by_turn;
+    """,
 )
 
 SANDBOX_BEFORE: Final = (

@@ -74,19 +74,24 @@ class SqliteSessionStore(SqlSessionStore, LocalWork):
         return self.database.read(lambda db: rows.head(db, session_id))
 
     def _save(
-        self, db: SqliteConnection, lease: port.Lease, save: port.Save, known: SavePlace | None
-    ) -> tuple[port.Saved, SavePlace | None]:
+        self,
+        db: SqliteConnection,
+        lease: port.Lease,
+        save: port.Save,
+        known: SavePlace | None,
+        places: rows.Places | None,
+    ) -> tuple[port.Saved, SavePlace | None, rows.Places]:
         version, turn_id = db.data_version(), save.turn_id
         if known is not None and known.mark == (version, db.total_changes(), lease, turn_id):
             place = known  # nothing was written since, so the lease still holds, too
         else:
             place = lifecycle.find_place(db, lease, turn_id)
-        saved = lifecycle.save_at(db, place, save)
+        saved, added = lifecycle.save_at(db, place, save, places)
         if place.injected or save.blobs:
-            return saved, None
+            return saved, None, added
         last = place.last_entry + len(save.entries) + (saved.checkpoint is not None)
         mark = (version + 1, db.total_changes(), lease, turn_id)  # as it is after the commit
-        return saved, SavePlace(place.session_key, last, place.cancelled, False, mark)
+        return saved, SavePlace(place.session_key, last, place.cancelled, False, mark), added
 
     async def prune(self, request: port.PruneRequest) -> port.Pruned:
         from standfast.store.sql import prune  # few processes prune
