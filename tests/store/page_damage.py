@@ -57,7 +57,9 @@ def _take_back_last_migrations(db: apsw.Connection) -> None:
     for name in ("sandbox_sessions", "sandbox_retired", "sandbox_runs", "sandbox_calls", "sandbox_leftovers"):
         db.execute(made[name])
     db.execute("DROP TABLE journals")
-    db.execute(made["journal_by_turn"])
+    for index in ("journal_by_turn", "sessions_by_family", "states_by_family"):
+        db.execute(f"DROP INDEX IF EXISTS {index}")
+        db.execute(made[index])
     db.execute("ALTER TABLE snapshots RENAME TO sandbox_snapshots")
     db.execute("ALTER TABLE plugin_records RENAME TO shelf")
     db.execute("UPDATE standfast_schema SET version = 1 WHERE component = 'sandbox'")

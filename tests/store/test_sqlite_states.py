@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from standfast.errors import RecordCorrupt
 from standfast.model.outcome import Completed
 from standfast.ports.session_store import PruneRequest, Repeated
+from standfast.store.sql import history, rows
 from standfast.store.sqlite import schema
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.session_values import (
@@ -30,6 +32,7 @@ from standfast.testing.session_values import (
     is_dead,
     new_turn,
     take_turn,
+    there,
 )
 
 VERSION_1 = Path(__file__).parent / "files" / "sessions_version_1.sql"
@@ -53,6 +56,10 @@ def change(store: SqliteSessionStore, sql: str) -> None:
     store.database.write(lambda db: db.execute(sql))
 
 
+def found(store: SqliteSessionStore, sql: str, *values: int) -> list[Any]:
+    return store.database.read(lambda db: db.execute(sql, values).fetchall())
+
+
 # Cost
 
 
@@ -72,6 +79,49 @@ def test_a_plain_turn_executes_no_statements_for_features_it_does_not_use(store:
         *("SELECT", "UPDATE", "INSERT"),
         *("SELECT", "INSERT", "UPDATE", "UPDATE"),
     ]
+
+
+def test_a_session_without_forks_is_in_no_index_of_families(store: SqliteSessionStore) -> None:
+    """Ours: most sessions have no forks; a new one, and each of its states, would write a page more."""
+
+    async def scenario() -> None:
+        for number in range(3):
+            await take_turn(store, f"t{number}", f"s{number}", state=a_state("one"))
+        await store.fork("s0", "f", None, NOW)
+        await take_turn(store, "t4", "f", state=a_state("two"))
+
+    asyncio.run(scenario())
+    for table, own in (("sessions", "key"), ("states", "session")):
+        sql = f"SELECT count(*) FROM {table} INDEXED BY {table}_by_family WHERE family <> {own}"
+        assert found(store, sql) == [(1,)]
+
+
+def test_the_members_and_states_of_a_family_are_found_by_indexes(store: SqliteSessionStore) -> None:
+    """Ours: deleting a session must not read all others."""
+    of_states = f"SELECT key FROM states WHERE {history.OF_FAMILY}"
+    for sql in (rows.OF_FAMILY, of_states, f"DELETE FROM states WHERE {history.OF_FAMILY}"):
+        plan = found(store, f"EXPLAIN QUERY PLAN {sql}", 1)
+        assert not [step for *_, step in plan if str(step).startswith("SCAN")]
+
+
+def test_a_fork_outlives_the_first_session_of_its_family(store: SqliteSessionStore) -> None:
+    """Ours: a family has the key of its first session, which may be deleted before its forks."""
+
+    async def scenario() -> None:
+        await take_turn(store, "t0", state=a_state("one"))
+        await store.fork("s1", "f1", None, NOW)
+        await store.fork("f1", "f2", None, NOW)
+        await take_turn(store, "t1", "f1", state=a_state("two"))
+        assert await store.delete_session("s1")
+        assert [it.segment_id for it in await store.frame("t1.1")] == ["t0", "t1"]
+        head = there(await store.head("f2"))
+        assert await store.state(there(head.state)) == a_state("one").body
+        for name in ("f1", "f2"):
+            assert await store.delete_session(name)
+
+    asyncio.run(scenario())
+    counts = "SELECT (SELECT count(*) FROM segments), (SELECT count(*) FROM states)"
+    assert store.database.read(lambda db: db.execute(counts).get) == (0, 0)
 
 
 def test_a_fork_at_the_leaf_reads_no_states(store: SqliteSessionStore) -> None:

@@ -26,6 +26,7 @@ _DIGESTS: Final = (
 )
 
 _FRAGMENTS: Final = {
+    rows.NEXT_SESSION: "SELECT nextval(pg_get_serial_sequence('sessions', 'key'))",
     rows.NEXT_SEGMENT: "nextval('segments_key')",
     rows.LAST_ENTRY: f"nextval('journal_seq') * {ENTRIES_PER_WRITE}",
     rows.JOURNALED: "(SELECT count(*) FROM journal WHERE turn_id = t.turn_id)",

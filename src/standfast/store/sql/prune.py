@@ -31,7 +31,7 @@ from standfast.ports.session_store import Pruned, PruneRequest
 from standfast.store import rules
 from standfast.store.sql import history, inputs, records, rows, waits
 from standfast.store.sql.connection import Connection, Row
-from standfast.store.sql.rows import SESSIONS, StoredSession, session_of
+from standfast.store.sql.rows import StoredSession, session_of
 
 _replace = msgspec.structs.replace
 
@@ -109,7 +109,8 @@ def _sweep(db: Connection, family: int) -> tuple[int, int]:
     """Delete what no session of the family can reach; return the number of deleted segments and states."""
     members = _members(db, family)
     if not members:
-        states = db.execute("DELETE FROM states WHERE family = ? RETURNING key", (family,)).fetchall()
+        sql = f"DELETE FROM states WHERE {history.OF_FAMILY} RETURNING key"  # noqa: S608 (a constant)
+        states = db.execute(sql, (family,)).fetchall()
         segments = db.execute("DELETE FROM segments WHERE family = ? RETURNING key", (family,)).fetchall()
         return len(segments), len(states)
     links = _links(db, family)
@@ -254,8 +255,7 @@ def _active_path(links: dict[int, _Link], session: StoredSession) -> Iterable[tu
 
 
 def _members(db: Connection, family: int) -> list[StoredSession]:
-    sql = f"{SESSIONS} WHERE family = ?"
-    return [session_of(row) for row in db.execute(sql, (family,)).fetchall()]
+    return [session_of(row) for row in db.execute(rows.OF_FAMILY, (family,)).fetchall()]
 
 
 def _links(db: Connection, family: int) -> dict[int, _Link]:

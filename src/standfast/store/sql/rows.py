@@ -52,14 +52,17 @@ T = TypeVar("T")
 
 SESSIONS: Final = "SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head FROM sessions"
 SESSION: Final = f"{SESSIONS} WHERE id = ?"
+# In parts that SQLite has indexes for: a family has the key of its first session.
+OF_FAMILY: Final = f"{SESSIONS} WHERE key = ?1 AND family = ?1 OR family = ?1 AND family <> key"
 # A damaged head sorts first and matches every agent, so that it is read and reported.
 UPDATED_AT: Final = (
     "iif(json_valid(CAST(head AS TEXT)), json_extract(CAST(head AS TEXT), '$.updated_at'), 1000000000000000)"
 )
 OF_AGENT: Final = "iif(json_valid(CAST(head AS TEXT)), json_extract(CAST(head AS TEXT), '$.agent') = ?, true)"
+NEXT_SESSION: Final = "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'sessions'"
 _INSERT_SESSION: Final = (
-    "INSERT INTO sessions (id, family, fence, until_ms, digest, head, parent) "
-    "VALUES (?, 0, 0, 0, ?, ?, ?) RETURNING key"
+    "INSERT INTO sessions (key, id, family, leaf_key, fence, until_ms, digest, head, parent) "
+    "VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?)"
 )
 UPDATE_SESSION: Final = (
     "UPDATE sessions SET leaf_key = ?, fence = ?, owner = ?, until_ms = ?, digest = ?, head = ? WHERE key = ?"
@@ -291,10 +294,10 @@ def insert_session(
 ) -> StoredSession:
     """Create a session. Without *family*, it is the first of a new family."""
     body = encode(head)
-    key: int = db.execute(_INSERT_SESSION, (head.session_id, b"", body, rules.parent_of(head))).get
+    key: int = db.execute(NEXT_SESSION).get
     made = StoredSession(key, key if family is None else family, leaf_key, key << 32, None, 0, head, body)
-    sql = "UPDATE sessions SET family = ?, leaf_key = ?, fence = ?, digest = ? WHERE key = ?"
-    db.execute(sql, (made.family, leaf_key, made.fence, _note_session(made), key))
+    columns = (key, head.session_id, made.family, leaf_key, made.fence)
+    db.execute(_INSERT_SESSION, (*columns, _note_session(made), body, rules.parent_of(head)))
     return made
 
 

@@ -245,6 +245,12 @@ SESSIONS: Final[tuple[Migration, ...]] = (
     """
     -- Every save wrote a page of it. `rows` finds a turn's entries without it.
     DROP INDEX journal_by_turn;
+
+    -- Only forks are in these indexes: a family has the key of its first session, and most have no other.
+    DROP INDEX sessions_by_family;
+    CREATE INDEX sessions_by_family ON sessions (family) WHERE family <> key;
+    DROP INDEX states_by_family;
+    CREATE INDEX states_by_family ON states (family) WHERE family <> session;
     """,
 )
 
