@@ -108,6 +108,13 @@ def test_the_engine_implements_its_port(engine: MontyCells) -> None:
     assert port.language == "python"
 
 
+def test_a_cell_that_has_not_started_has_used_no_time(cell: Open) -> None:
+    """Bug: its time counted from the boot of the machine, so a worker prepared for it could time out at once."""
+    opened = cell("1")
+    assert opened.duration_ms() < 1000
+    opened.close()
+
+
 def test_a_plain_call_pauses_the_cell_until_it_is_answered(cell: Open) -> None:
     """Seed: calls inside code are handled like any other call."""
     run = cell("y = add(1, b=2)\ny + 1")

@@ -751,4 +751,4 @@ def test_concurrent_runs_on_one_session_lose_no_state(make: Callable[..., Logged
     with logged.box, ThreadPoolExecutor(6) as pool:
         logged.value(logged.texts.bind)
         results = list(pool.map(lambda n: logged.run(logged.texts.add_input, inputs={"y": n}), range(12)))
-        assert [item.result for item in results] == list(range(1, 13))
+        assert [(item.result, item.error) for item in results] == [(n, None) for n in range(1, 13)]

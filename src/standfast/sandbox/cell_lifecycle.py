@@ -344,7 +344,7 @@ class SteppedCell:
     _at: int | None = None
     _pending: Collection[int] | None = None
     _made = _argument_bytes = _argument_values = 0
-    _started, _wall_before_ms = 0.0, 0
+    _wall_before_ms = 0
     _record = _NO_RECORD
 
     def __init__(self, request: CellRequest, engine: SteppedCells) -> None:
@@ -355,6 +355,7 @@ class SteppedCell:
             request.limits.max_stdout_bytes, lambda: self.stop(run_errors.stdout_error(self._limits))
         )
         self._began_ms = self.now_ms = request.now_ms
+        self._started = time.monotonic()  # until `start`, for limits that a worker is sent before it
         self._using = threading.Lock()
         self._stopping = threading.Lock()
         self._calls: dict[int, int] = {}
