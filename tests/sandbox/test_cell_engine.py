@@ -109,7 +109,7 @@ def test_the_engine_implements_its_port(engine: MontyCells) -> None:
 
 
 def test_a_cell_that_has_not_started_has_used_no_time(cell: Open) -> None:
-    """Bug: its time counted from the boot of the machine, so a worker prepared for it could time out at once."""
+    """Bug: its time counted from the boot of the machine, so a prepared worker could time out at once."""
     opened = cell("1")
     assert opened.duration_ms() < 1000
     opened.close()
