@@ -60,7 +60,7 @@ def senders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 
 def test_a_turn_of_a_known_session_wakes_no_other_thread(
-    postgres: PostgresServer, senders: list[tuple[str, int]]
+    postgres: PostgresServer, senders: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: passing each write to another thread and back took longer than the write."""
 
@@ -68,14 +68,22 @@ def test_a_turn_of_a_known_session_wakes_no_other_thread(
         async with opened(postgres.new_url()) as store:
             lease = await begin_known(store, "s1", "t1")
             await store.commit(lease, a_commit("t1"))
+            group, wake = store.database._group, store.database._group.wake
+            while group.writing.locked():  # noqa: ASYNC110 - the writer thread answers a write before it lets go
+                await asyncio.sleep(0.001)
             senders.clear()
             woken: list[object] = []
-            store.database._group.wake = lambda: woken.append(1)  # type: ignore[method-assign]
+
+            def note() -> None:
+                woken.append(1)
+                wake()
+
+            monkeypatch.setattr(group, "wake", note)
             lease = (await begin(store, "t2")).lease
             await store.save(lease, a_save("t2", an_entry("k")))
             assert isinstance(await store.commit(lease, a_commit("t2")), SessionHead)
             assert not woken
-            del store.database._group.wake
+            monkeypatch.setattr(group, "wake", wake)
 
     asyncio.run(run())
     assert [thread for thread, _ in senders] == [threading.current_thread().name] * 3
