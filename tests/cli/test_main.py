@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from typing import Any
@@ -71,7 +72,25 @@ def test_unwritable_standard_output_is_an_error(words: tuple[str, ...], closing:
     """Bug: with a closed standard output, commands ended in an internal error, or reported success."""
     done = without_stream(closing, *words)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
-    assert "IO_ERROR: a standard stream failed: " in done.stderr
+    assert "IO_ERROR: reading or writing failed: " in done.stderr
+
+
+def test_a_full_disk_is_reported_as_json_if_standard_output_works(
+    standfast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a file that could not be written was taken for a failed standard stream."""
+
+    from standfast.runtime.agent_runtime import Runtime
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Runtime, "sessions", full)
+    error = standfast("sessions", "list", "--json").document["error"]
+    assert (error["code"], error["message"]) == (
+        "IO_ERROR",
+        "reading or writing failed: No space left on device",
+    )
 
 
 @pytest.mark.parametrize("words", [("repl",), ("mcp", "stdio")])
@@ -79,7 +98,7 @@ def test_closed_standard_input_is_an_error(words: tuple[str, ...]) -> None:
     """Bug: with a closed standard input, commands that read it ended in an internal error."""
     done = without_stream("<&-", *words)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "IO_ERROR: a standard stream failed: " in done.stderr
+    assert "IO_ERROR: reading or writing failed: " in done.stderr
 
 
 def test_diagnostics_do_not_replace_output_if_standard_error_is_closed() -> None:

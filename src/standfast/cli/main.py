@@ -28,7 +28,7 @@ _COMMANDS = (
 )  # fmt: skip
 
 _STREAM_ERRORS = (errno.EBADF, errno.EIO, errno.ENOSPC)
-"""Errors of standard streams: closed, on a terminal that is gone, on a full disk."""
+"""Errors of streams: a standard stream is closed, its terminal is gone, or a disk is full."""
 
 
 class CommandLine(click.Group):
@@ -106,7 +106,11 @@ def report_failure(error: Exception, *, as_json: bool) -> int:
     while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
         cause = cause.exceptions[0]
     if isinstance(cause, OSError) and cause.errno in _STREAM_ERRORS and cause.filename is None:
-        return write_error(Code.IO_ERROR, f"a standard stream failed: {cause.strerror}", as_json=False)
+        message = f"reading or writing failed: {cause.strerror}"
+        try:
+            return write_error(Code.IO_ERROR, message, as_json=as_json)
+        except OSError:  # standard output is what failed
+            return write_error(Code.IO_ERROR, message, as_json=False)
     if os.environ.get("STANDFAST_DEBUG"):
         import traceback
 

@@ -4,9 +4,8 @@ Rules
 -----
 1. Keys and journal positions come from sequences, because transactions of many processes run concurrently.
    One step of the journal's sequence leaves room for `ENTRIES_PER_WRITE` entries.
-2. The journal of a turn is read through its index. SQLite reads the whole table, because a damaged index of
-   its file could hide an entry; PostgreSQL's checksums cover the pages of indexes (`settings`). SQLite's
-   journal has no index any more (`rows`).
+2. The journal of a turn is read through its index: PostgreSQL's checksums cover the pages of indexes
+   (`settings`). SQLite's journal has no index, which damage could make hide an entry, and is read whole.
 3. The server searches texts for digests of blobs, so that the texts need not be sent.
 """
 
